@@ -1,0 +1,240 @@
+"""One TOML a run, environment over it, command line over both; unknown keys are errors with a suggestion.
+
+Every default is stated here and nowhere else. Derived values are properties. `resolve` reads the sources;
+`sources` says, for every key, which of them decided.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
+
+from appliance.errors import ConfigError
+
+ENV_PREFIX = "CORRAL_RUN_"
+CHECKOUT = Path(__file__).resolve().parent.parent
+
+Positive = Annotated[int, Field(ge=1)]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class Section(BaseModel):
+    """A table of the TOML; unknown keys are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ModelSection(Section):
+    """Which policy is trained."""
+
+    path: str = Field("pocket", description="`pocket`, `smollm2`, or the folder of a local Hugging Face model")
+    quantization: Literal["nf4", "none"] = Field("nf4", description="how the trainer holds the base; the sampler serves the same values")
+    lora_rank: Literal[8, 16, 32, 64] = Field(32, description="rank of the adapter; a rank vLLM serves")
+
+
+class TasksSection(Section):
+    """Which tasks are practised and which are held out."""
+
+    pack: str = Field("pocket", description="name of a pack under data/, or a folder in Harbor's layout")
+    train_split: str = Field("train", description="split that training and the cold start draw from")
+    held_out_split: str = Field("held-out", description="split that evaluation uses; never trained on")
+
+
+class EngineSection(Section):
+    """The sampler, a child process."""
+
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: cuda where an NVIDIA GPU is found")
+    max_model_len: Positive = Field(2048, description="tokens of context a call may use, answer included")
+    kv_cache_gib: float = Field(1.0, gt=0, description="GiB of key/value cache (CPU)")
+    gpu_memory_share: Share = Field(0.4, description="share of GPU memory vLLM may take; the trainer needs the rest")
+    threads: Positive = Field(1, description="CPU threads of the sampler; harness processes need the other cores")
+    startup_deadline_s: Positive = Field(240, description="seconds until the engine must answer")
+    call_deadline_s: Positive = Field(120, description="seconds after which an unanswered call counts as hung")
+
+
+class RolloutSection(Section):
+    """One harness launch on one task."""
+
+    parallel: Positive = Field(6, description="rollouts at once")
+    timeout_s: Positive = Field(60, description="wall-clock seconds a rollout's harness may run")
+    grade_timeout_s: Positive = Field(30, description="wall-clock seconds its grader may run")
+    max_calls: Positive = Field(8, description="model calls a rollout may make")
+    max_tokens: Positive = Field(96, description="tokens one answer may have")
+    temperature: float = Field(1.0, gt=0, description="sampling temperature; logprobs are recorded at it")
+    retries: int = Field(1, ge=0, description="times a rollout is tried again after a failure that is not the policy's")
+    memory_mb: Positive = Field(1024, description="MiB of memory a sandbox may use")
+    pids: Positive = Field(128, description="processes a sandbox may have")
+    cpus: float = Field(2.0, gt=0, description="cores a sandbox may use")
+
+
+class ColdstartSection(Section):
+    """The first policy, made from a teacher's successful rollouts."""
+
+    teacher: str = Field("scripted", description="`scripted`: the tasks' own solutions; or the URL of an OpenAI- or Anthropic-compatible endpoint")
+    teacher_wire: Literal["chat", "messages"] = Field("chat", description="protocol of a teacher URL")
+    teacher_model: str = Field("", description="model name sent to a teacher URL")
+    rollouts: Positive = Field(48, description="teacher rollouts a harness")
+    steps: Positive = Field(400, description="optimiser steps of the cold start")
+    learning_rate: float = Field(1e-3, gt=0, description="peak learning rate of the cold start")
+
+
+class TrainSection(Section):
+    """Tree-GRPO. Names and defaults follow docs/design.md."""
+
+    steps: int = Field(8, ge=0, description="optimiser steps (batches of groups)")
+    groups: Positive = Field(8, description="(task, harness) groups a step, shared evenly by the harnesses")
+    group_size: int = Field(8, ge=2, description="rollouts a group")
+    learning_rate: float = Field(3e-4, gt=0, description="learning rate of the adapter")
+    minibatches: Positive = Field(1, description="optimiser updates a batch; groups are never split")
+    clip_low: float = Field(0.2, gt=0, description="lower clip of the probability ratio")
+    clip_high: float = Field(0.28, gt=0, description="upper clip of the probability ratio (DAPO's clip-higher)")
+    max_importance: float = Field(2.0, gt=0, description="cap of the importance weight against the sampler")
+    max_grad_norm: float = Field(1.0, gt=0, description="gradient norm above which a step is scaled down")
+    row_tokens: Positive = Field(4096, description="tokens of packed tree computed at once")
+    refills: int = Field(0, ge=0, description="rounds in which groups of equal rewards are replaced by new ones")
+
+
+class EvaluationSection(Section):
+    """Pass@1 on held-out tasks, before and after."""
+
+    attempts: Positive = Field(1, description="rollouts a held-out task and harness")
+    max_tasks: int = Field(0, ge=0, description="held-out tasks used; 0 means all")
+
+
+class RunConfig(Section):
+    """Everything a run depends on besides the code, the pack and the model folder."""
+
+    name: str = Field("run", description="a word for people")
+    seed: int = Field(0, ge=0, description="seed of task order, growth, sampling and training")
+    harnesses: tuple[str, ...] = Field(("pi", "codex"), min_length=1, description="harnesses trained and evaluated in")
+    model: ModelSection = ModelSection()
+    tasks: TasksSection = TasksSection()
+    engine: EngineSection = EngineSection()
+    rollout: RolloutSection = RolloutSection()
+    coldstart: ColdstartSection = ColdstartSection()
+    train: TrainSection = TrainSection()
+    evaluation: EvaluationSection = EvaluationSection()
+
+    @property
+    def pack_path(self) -> Path:
+        """Folder of the pack: under data/ by name, or as given."""
+        named = CHECKOUT / "data" / self.tasks.pack
+        return named if named.is_dir() else Path(self.tasks.pack).expanduser()
+
+
+class _Environment(BaseSettings, RunConfig):
+    """The same keys as environment variables, for example CORRAL_RUN_TRAIN__STEPS."""
+
+    model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, env_nested_delimiter="__", extra="forbid")
+
+
+def home() -> Path:
+    """`$CORRAL_HOME`, by default `corral` in the XDG data folder."""
+    if explicit := os.environ.get("CORRAL_HOME"):
+        return Path(explicit).expanduser().resolve()
+    return Path(os.environ.get("XDG_DATA_HOME", "~/.local/share")).expanduser().resolve() / "corral"
+
+
+def resolve(path: Path | None, overrides: Mapping[str, str] | None = None) -> RunConfig:
+    """Reads `path`, then `CORRAL_RUN_*`, then `overrides` (dotted key → text) into one configuration.
+
+    Raises ConfigError naming the file and key, with a suggestion for a misspelt one.
+    """
+    values = _read_toml(path) if path else {}
+    _validate(values, str(path))
+    values = _merge(values, EnvSettingsSource(_Environment)())
+    _validate(values, "environment")
+    for key, text in (overrides or {}).items():
+        values = _merge(values, _nested(key, text))
+    return _validate(values, "--set")
+
+
+def from_record(stored: Mapping[str, Any]) -> RunConfig:
+    """The configuration that a run was started with, as the record holds it; the environment has no say."""
+    return _validate(dict(stored), "record")
+
+
+def leaves(config: RunConfig) -> Iterator[tuple[str, object, str]]:
+    """(dotted key, value, description) of every setting."""
+    for name, field in RunConfig.model_fields.items():
+        value = getattr(config, name)
+        if isinstance(value, Section):
+            for key, inner in type(value).model_fields.items():
+                yield f"{name}.{key}", getattr(value, key), inner.description or ""
+        else:
+            yield name, value, field.description or ""
+
+
+def sources(path: Path | None, overrides: Mapping[str, str] | None = None) -> dict[str, str]:
+    """For every key, what decided it: `default`, the TOML's path, `environment` or `command line`."""
+    toml = _read_toml(path) if path else {}
+    found: dict[str, str] = {}
+    for key, _, _ in leaves(resolve(path, overrides)):
+        section, _, name = key.rpartition(".")
+        table = toml.get(section, {}) if section else toml
+        env = (ENV_PREFIX + key.replace(".", "__")).upper()
+        if key in (overrides or {}):
+            found[key] = "command line"
+        elif env in {name.upper() for name in os.environ}:
+            found[key] = f"environment {env}"
+        elif isinstance(table, dict) and name in table:
+            found[key] = str(path)
+        else:
+            found[key] = "default"
+    return found
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ConfigError(f"{path}: no such file", "name a run's TOML, for example data/demo.toml") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not valid TOML: {error}", "mend the line named above") from error
+
+
+def _validate(values: Mapping[str, Any], source: str) -> RunConfig:
+    try:
+        return RunConfig.model_validate(values)
+    except ValidationError as error:
+        raise _config_error(error, source) from error
+
+
+def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(below)
+    for key, value in above.items():
+        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
+        merged[key] = _merge(merged[key], value) if both else value
+    return merged
+
+
+def _nested(key: str, text: str) -> dict[str, Any]:
+    """`train.steps`, `5` → {"train": {"steps": "5"}}; the validator turns the text into the key's type."""
+    section, _, name = key.rpartition(".")
+    value: Any = [part.strip() for part in text.split(",")] if key == "harnesses" else text
+    return {section: {name: value}} if section else {name: value}
+
+
+def _config_error(error: ValidationError, source: str) -> ConfigError:
+    first = error.errors()[0]
+    key = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        known = {k for k, _, _ in leaves(RunConfig())} | set(RunConfig.model_fields)
+        return ConfigError(f"{source}: unknown key {key!r}", _suggestion(key, known))
+    return ConfigError(f"{source}: {key}: {first['msg']} (found {first['input']!r})", "see `corral config show` for every key")
+
+
+def _suggestion(key: str, known: set[str]) -> str:
+    near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+    if not near:
+        name = key.rpartition(".")[2]
+        names = {k.rpartition(".")[2]: k for k in sorted(known)}
+        near = [names[n] for n in difflib.get_close_matches(name, list(names), n=1)]
+    return f"did you mean {near[0]!r}?" if near else "see `corral config show` for every key"

@@ -1,0 +1,65 @@
+"""The record's tables, as ordered migrations. Append a migration; never edit one that was released.
+
+All tables are STRICT. Times are Unix seconds. Token ids are int32 and logprobs float32, little endian.
+A node's tokens continue its parent's path *cut to* `start` tokens, so a fork in the middle of a node
+needs no split: nodes are only ever added.
+"""
+
+from __future__ import annotations
+
+from sqlite_utils import Database, Migrations
+
+migrations = Migrations("corral")
+
+FIRST_SCHEMA = """
+CREATE TABLE runs(
+  id TEXT PRIMARY KEY, name TEXT NOT NULL, config TEXT NOT NULL, seed INTEGER NOT NULL,
+  code_version TEXT NOT NULL, state TEXT NOT NULL, phase TEXT NOT NULL DEFAULT '', message TEXT NOT NULL DEFAULT '',
+  created_at REAL NOT NULL, started_at REAL, ended_at REAL, active_s REAL NOT NULL DEFAULT 0) STRICT;
+CREATE TABLE tasks(
+  pack TEXT NOT NULL, name TEXT NOT NULL, family TEXT NOT NULL, split TEXT NOT NULL, instruction TEXT NOT NULL,
+  PRIMARY KEY(pack, name)) STRICT;
+CREATE TABLE harnesses(
+  name TEXT NOT NULL, version TEXT NOT NULL, wire TEXT NOT NULL, image TEXT NOT NULL, seen_at REAL NOT NULL,
+  PRIMARY KEY(name, image)) STRICT;
+CREATE TABLE rollouts(
+  id INTEGER PRIMARY KEY, run_id TEXT NOT NULL REFERENCES runs(id), purpose TEXT NOT NULL, step INTEGER NOT NULL,
+  harness TEXT NOT NULL, task TEXT NOT NULL, idx INTEGER NOT NULL, grp TEXT NOT NULL, state TEXT NOT NULL,
+  attempt INTEGER NOT NULL DEFAULT 0, policy_version INTEGER NOT NULL DEFAULT 0, reward REAL,
+  reward_parts TEXT NOT NULL DEFAULT '{}', failure TEXT NOT NULL DEFAULT '', failure_detail TEXT NOT NULL DEFAULT '',
+  output TEXT NOT NULL DEFAULT '', timings TEXT NOT NULL DEFAULT '{}', created_at REAL NOT NULL, started_at REAL,
+  ended_at REAL, last_event_at REAL, UNIQUE(run_id, purpose, step, harness, task, idx)) STRICT;
+CREATE INDEX rollouts_by_state ON rollouts(run_id, state);
+CREATE TABLE nodes(
+  id INTEGER PRIMARY KEY, rollout_id INTEGER NOT NULL REFERENCES rollouts(id), attempt INTEGER NOT NULL,
+  parent INTEGER REFERENCES nodes(id), start INTEGER NOT NULL, sampled INTEGER NOT NULL, ids BLOB NOT NULL,
+  logprobs BLOB) STRICT;
+CREATE INDEX nodes_by_rollout ON nodes(rollout_id, attempt);
+CREATE TABLE calls(
+  id INTEGER PRIMARY KEY, rollout_id INTEGER NOT NULL REFERENCES rollouts(id), attempt INTEGER NOT NULL,
+  sequence INTEGER NOT NULL, wire TEXT NOT NULL, leaf INTEGER REFERENCES nodes(id), num_prompt_tokens INTEGER NOT NULL,
+  num_sampled_tokens INTEGER NOT NULL, request BLOB NOT NULL, response BLOB NOT NULL, messages BLOB NOT NULL,
+  stop_reason TEXT NOT NULL, policy_version INTEGER, started_at REAL NOT NULL, ended_at REAL NOT NULL,
+  delivered INTEGER NOT NULL, lineage TEXT NOT NULL DEFAULT '', UNIQUE(rollout_id, attempt, sequence)) STRICT;
+CREATE TABLE steps(
+  run_id TEXT NOT NULL REFERENCES runs(id), step INTEGER NOT NULL, state TEXT NOT NULL,
+  metrics TEXT NOT NULL DEFAULT '{}', created_at REAL NOT NULL, ended_at REAL, PRIMARY KEY(run_id, step)) STRICT;
+CREATE TABLE versions(
+  run_id TEXT NOT NULL REFERENCES runs(id), version INTEGER NOT NULL, parent INTEGER, path TEXT NOT NULL,
+  sha256 TEXT NOT NULL, created_at REAL NOT NULL, PRIMARY KEY(run_id, version)) STRICT;
+CREATE TABLE events(
+  id INTEGER PRIMARY KEY, run_id TEXT, rollout_id INTEGER, at REAL NOT NULL, level TEXT NOT NULL, part TEXT NOT NULL,
+  message TEXT NOT NULL) STRICT;
+CREATE INDEX events_by_run ON events(run_id, id);
+CREATE TABLE commands(
+  id INTEGER PRIMARY KEY, run_id TEXT NOT NULL, kind TEXT NOT NULL, argument TEXT NOT NULL DEFAULT '',
+  created_at REAL NOT NULL, taken_at REAL) STRICT;
+"""
+
+
+@migrations()
+def first_schema(db: Database) -> None:
+    """Runs, tasks, harnesses, rollouts, nodes, calls, steps, versions, events, commands."""
+    for statement in FIRST_SCHEMA.split(";"):
+        if statement.strip():
+            db.execute(statement)

@@ -35,7 +35,9 @@ class ModelSection(Section):
     """Which policy is trained."""
 
     path: str = Field("pocket", description="`pocket`, `smollm2`, or the folder of a local Hugging Face model")
-    quantization: Literal["nf4", "none"] = Field("nf4", description="how the trainer holds the base; the sampler serves the same values")
+    quantization: Literal["nf4", "none"] = Field(
+        "nf4", description="how the trainer holds the base; the sampler serves the same values"
+    )
     lora_rank: Literal[8, 16, 32, 64] = Field(32, description="rank of the adapter; a rank vLLM serves")
 
 
@@ -77,7 +79,10 @@ class RolloutSection(Section):
 class ColdstartSection(Section):
     """The first policy, made from a teacher's successful rollouts."""
 
-    teacher: str = Field("scripted", description="`scripted`: the tasks' own solutions; or the URL of an OpenAI- or Anthropic-compatible endpoint")
+    teacher: str = Field(
+        "scripted",
+        description="`scripted`: the tasks' own solutions; or the URL of an OpenAI- or Anthropic-compatible endpoint",
+    )
     teacher_wire: Literal["chat", "messages"] = Field("chat", description="protocol of a teacher URL")
     teacher_model: str = Field("", description="model name sent to a teacher URL")
     rollouts: Positive = Field(48, description="teacher rollouts a harness")
@@ -228,7 +233,9 @@ def _config_error(error: ValidationError, source: str) -> ConfigError:
     if first["type"] == "extra_forbidden":
         known = {k for k, _, _ in leaves(RunConfig())} | set(RunConfig.model_fields)
         return ConfigError(f"{source}: unknown key {key!r}", _suggestion(key, known))
-    return ConfigError(f"{source}: {key}: {first['msg']} (found {first['input']!r})", "see `corral config show` for every key")
+    return ConfigError(
+        f"{source}: {key}: {first['msg']} (found {first['input']!r})", "see `corral config show` for every key"
+    )
 
 
 def _suggestion(key: str, known: set[str]) -> str:

@@ -7,7 +7,12 @@ needs no split: nodes are only ever added.
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 from sqlite_utils import Database, Migrations
+
+from appliance.errors import StoreError
 
 migrations = Migrations("corral")
 
@@ -15,7 +20,10 @@ FIRST_SCHEMA = """
 CREATE TABLE runs(
   id TEXT PRIMARY KEY, name TEXT NOT NULL, config TEXT NOT NULL, seed INTEGER NOT NULL,
   code_version TEXT NOT NULL, state TEXT NOT NULL, phase TEXT NOT NULL DEFAULT '', message TEXT NOT NULL DEFAULT '',
-  created_at REAL NOT NULL, started_at REAL, ended_at REAL, active_s REAL NOT NULL DEFAULT 0) STRICT;
+  created_at REAL NOT NULL, started_at REAL, ended_at REAL) STRICT;
+CREATE TABLE phases(
+  id INTEGER PRIMARY KEY, run_id TEXT NOT NULL REFERENCES runs(id), phase TEXT NOT NULL, started_at REAL NOT NULL,
+  ended_at REAL) STRICT;
 CREATE TABLE tasks(
   pack TEXT NOT NULL, name TEXT NOT NULL, family TEXT NOT NULL, split TEXT NOT NULL, instruction TEXT NOT NULL,
   PRIMARY KEY(pack, name)) STRICT;
@@ -63,3 +71,17 @@ def first_schema(db: Database) -> None:
     for statement in FIRST_SCHEMA.split(";"):
         if statement.strip():
             db.execute(statement)
+
+
+def migrate(path: Path, connection: Any, readonly: bool) -> None:
+    """Brings the record at `path` to this schema unless `readonly`; StoreError for a foreign or newer one."""
+    db = Database(connection)
+    tables = set(db.table_names())
+    if tables and migrations.migrations_table not in tables:
+        raise StoreError(f"{path}: an SQLite file that is not Corral's record", "set CORRAL_HOME to another folder")
+    applied = {m.name for m in migrations.applied(db)} if tables else set()
+    ours = {m.name for m in migrations.pending(Database(memory=True))}
+    if applied - ours:
+        raise StoreError(f"{path}: written by a newer Corral", "update Corral, or set CORRAL_HOME to another folder")
+    if not readonly:
+        migrations.apply(db)

@@ -44,7 +44,8 @@ def store(tmp_path: Path) -> Store:
 @given(
     st.lists(
         st.tuples(st.lists(st.integers(0, 3), max_size=8), st.lists(st.integers(0, 3), min_size=1, max_size=4)),
-        min_size=1, max_size=8,
+        min_size=1,
+        max_size=8,
     )
 )
 def test_every_call_comes_back_with_exactly_its_ids(tmp_path_factory: pytest.TempPathFactory, calls: list) -> None:
@@ -129,7 +130,9 @@ def test_a_foreign_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_newer_record_is_refused(store: Store) -> None:
-    store._db.execute("INSERT INTO _sqlite_migrations(migration_set, name, applied_at) VALUES('corral','from_the_future','x')")
+    store._db.execute(
+        "INSERT INTO _sqlite_migrations(migration_set, name, applied_at) VALUES('corral','from_the_future','x')"
+    )
     with pytest.raises(StoreError, match="newer Corral"):
         Store.open(store.path)
 
@@ -151,7 +154,7 @@ def test_kill_9_in_the_middle_of_writing_loses_no_committed_call(tmp_path: Path)
         import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})
         from pathlib import Path
         from test_store import Store, a_draft, a_plan, a_sample
-        store = Store.open(Path({str(tmp_path / 'record.db')!r}))
+        store = Store.open(Path({str(tmp_path / "record.db")!r}))
         store.create_run("r1", "demo", {{}}, 0, "test")
         (rollout,) = store.plan([a_plan()])
         store.begin(rollout.id, 0)
@@ -159,14 +162,12 @@ def test_kill_9_in_the_middle_of_writing_loses_no_committed_call(tmp_path: Path)
             store.add_call(rollout.id, a_draft(n, a_sample(list(range(50)), [n])))
             print(n, flush=True)
     """)
-    child = subprocess.Popen([sys.executable, "-c", writer], stdout=subprocess.PIPE, text=True)
-    assert child.stdout is not None
     seen = -1
-    for line in child.stdout:
-        seen = int(line)
-        if seen == 40:
-            os.kill(child.pid, signal.SIGKILL)
-    child.wait()
+    with subprocess.Popen([sys.executable, "-c", writer], stdout=subprocess.PIPE, text=True) as child:
+        for line in child.stdout or []:
+            seen = int(line)
+            if seen == 40:
+                os.kill(child.pid, signal.SIGKILL)
     store = Store.open(tmp_path / "record.db")
     calls = store.calls(1)
     assert [c.sequence for c in calls][: seen + 1] == list(range(seen + 1))

@@ -13,7 +13,9 @@ from appliance.types import Call, Sample, StopReason
 
 tokens = st.integers(0, 2)
 calls = st.lists(
-    st.tuples(st.lists(tokens, min_size=1, max_size=7), st.lists(tokens, min_size=1, max_size=4)), min_size=1, max_size=9
+    st.tuples(st.lists(tokens, min_size=1, max_size=7), st.lists(tokens, min_size=1, max_size=4)),
+    min_size=1,
+    max_size=9,
 )
 
 

@@ -1,0 +1,163 @@
+"""Reading JSON bodies leniently: every reader either returns a value or raises ValueError with the place.
+
+Shared by all wires. Nothing here knows a wire's shape; unknown fields are never touched, they stay in
+the raw bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+
+JsonObject = dict[str, object]
+
+_SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_MAX_DEPTH = 200
+
+
+def load_object(body: bytes) -> JsonObject:
+    """The JSON object in `body`; lone surrogates become U+FFFD, since no tokenizer can encode them."""
+    try:
+        value = json.loads(body)
+    except UnicodeDecodeError as e:
+        raise ValueError(f"body: not UTF-8 at byte {e.start}") from e
+    except json.JSONDecodeError as e:
+        raise ValueError(f"body: not JSON at line {e.lineno} column {e.colno}: {e.msg}") from e
+    except RecursionError as e:
+        raise ValueError("body: nested too deeply") from e
+    if not isinstance(value, dict):
+        raise ValueError(f"body: expected an object, got {kind_of(value)}")
+    if depth_exceeds(value, _MAX_DEPTH):
+        raise ValueError(f"body: nested deeper than {_MAX_DEPTH}")
+    if _SURROGATE_ESCAPE.search(body):
+        value = _scrub(value)
+    assert isinstance(value, dict)
+    return value
+
+
+def depth_exceeds(value: object, limit: int) -> bool:
+    """Whether `value` nests deeper than `limit`; walks breadth-first so that it cannot overflow itself."""
+    level: list[object] = [value]
+    for _ in range(limit + 1):
+        below: list[object] = []
+        for item in level:
+            if isinstance(item, dict):
+                below.extend(v for v in item.values() if isinstance(v, dict | list))
+            elif isinstance(item, list):
+                below.extend(v for v in item if isinstance(v, dict | list))
+        if not below:
+            return False
+        level = below
+    return True
+
+
+def _scrub(value: object) -> object:
+    if isinstance(value, str):
+        return _SURROGATE.sub("\ufffd", value)
+    if isinstance(value, list):
+        return [_scrub(v) for v in value]
+    if isinstance(value, dict):
+        return {_SURROGATE.sub("\ufffd", k): _scrub(v) for k, v in value.items()}
+    return value
+
+
+def kind_of(value: object) -> str:
+    """JSON's own word for the type of `value`, for messages to the client."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "boolean"
+    if isinstance(value, int | float):
+        return "number"
+    if isinstance(value, str):
+        return "string"
+    return "array" if isinstance(value, list) else "object"
+
+
+def get_list(source: Mapping[str, object], key: str, place: str) -> list[object]:
+    """`source[key]` as a list; absent and null are empty."""
+    value = source.get(key)
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise ValueError(f"{place}: expected an array, got {kind_of(value)}")
+    return value
+
+
+def get_str(source: Mapping[str, object], key: str, place: str) -> str:
+    """`source[key]` as text; absent and null are empty."""
+    value = source.get(key)
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise ValueError(f"{place}: expected a string, got {kind_of(value)}")
+    return value
+
+
+def need_str(source: Mapping[str, object], key: str, place: str) -> str:
+    """`source[key]` as text that must be there and not be empty."""
+    value = get_str(source, key, place)
+    if not value:
+        raise ValueError(f"{place}: missing")
+    return value
+
+
+def get_bool(source: Mapping[str, object], key: str, place: str) -> bool:
+    """`source[key]` as a boolean; absent and null are false."""
+    value = source.get(key)
+    if value is None:
+        return False
+    if not isinstance(value, bool):
+        raise ValueError(f"{place}: expected a boolean, got {kind_of(value)}")
+    return value
+
+
+def get_count(source: Mapping[str, object], key: str) -> int | None:
+    """`source[key]` as a positive whole number; absent and null are None."""
+    value = source.get(key)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f"{key}: expected a whole number, got {kind_of(value)}")
+    if value < 1:
+        raise ValueError(f"{key}: must be at least 1, is {value}")
+    return value
+
+
+def need_object(value: object, place: str) -> JsonObject:
+    """`value` as an object."""
+    if not isinstance(value, dict):
+        raise ValueError(f"{place}: expected an object, got {kind_of(value)}")
+    return value
+
+
+def argument_text(value: object, place: str) -> str:
+    """Tool arguments as text: strings stay as they are, parsed objects (some clients) are written out."""
+    if value is None:
+        return "{}"
+    if isinstance(value, str):
+        return value
+    if isinstance(value, dict):
+        return json.dumps(value, ensure_ascii=False)
+    raise ValueError(f"{place}: expected a string, got {kind_of(value)}")
+
+
+def schema_text(value: object, place: str) -> str:
+    """A tool's JSON schema as text, keys in wire order; absent is the empty object."""
+    if value is None:
+        return "{}"
+    return json.dumps(need_object(value, place), ensure_ascii=False)
+
+
+def settings_text(body: Mapping[str, object], ignored: frozenset[str]) -> str:
+    """Canonical JSON of the fields of `body` not in `ignored`: what makes two requests with equal messages differ."""
+    rest = {key: value for key, value in body.items() if key not in ignored and value is not None}
+    return json.dumps(rest, sort_keys=True, separators=(",", ":"))
+
+
+def compact(value: object) -> bytes:
+    """`value` as UTF-8 JSON without optional white space; lone surrogates become U+FFFD."""
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    return _SURROGATE.sub("\ufffd", text).encode()

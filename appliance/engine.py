@@ -1,0 +1,398 @@
+"""The sampler: a vLLM server started, probed, watched and stopped, called with token ids.
+
+Invariants: a sample's ids and logprobs are the engine's own, at the sampling temperature (I1); the
+prompt ids it carries are the ids the engine says it was fed (I2); the policy version is stamped at
+dispatch and names the adapter that answered (I6). An answer that lacks any of it is an
+`EngineError`, never repaired. A dead or hung server fails every call at once with its last log lines.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import tempfile
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import anyio
+import anyio.abc
+import httpx
+import numpy as np
+
+from appliance.engine_answers import read_sample, read_scores, read_top
+from appliance.engine_child import NUM_LIVE_ADAPTERS, Child, EngineSettings
+from appliance.engine_probe import TEMPERATURE, check_temperature, model_config, probe_prompt, write_probe_adapter
+from appliance.errors import EngineError, HostError, ModelError
+from appliance.types import Logprobs, Sample, TokenIds
+
+__all__ = ["Adapter", "Engine", "EngineSettings", "Swap"]
+
+POLL_S = 0.2
+HEALTH_EVERY_S = 5.0
+BASE = "base"
+BASE_VERSION = 0
+"""The version that the bare model answers for, unless an adapter is loaded under this number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """A loaded policy version: its name in the server, its folder and the sha256 of its weights."""
+
+    version: int
+    name: str
+    folder: Path
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Swap:
+    """What a swap did: `shift` is the largest change of a logprob on the probe prompt, in nats."""
+
+    version: int
+    seconds: float
+    shift: float
+
+
+class Engine:
+    """One vLLM server as an async context manager; entering it starts and probes the server.
+
+    `on_progress` gets one short line now and then while the server starts.
+    """
+
+    def __init__(self, settings: EngineSettings, on_progress: Callable[[str], None] | None = None) -> None:
+        self.settings = settings
+        self._say = on_progress or (lambda _line: None)
+        self._vocab_size: int = model_config(settings.model)["vocab_size"]
+        self._child: Child | None = None
+        self._client: httpx.AsyncClient | None = None
+        self._failure: EngineError | None = None
+        self._scopes: set[anyio.CancelScope] = set()
+        self._adapters: dict[int, Adapter] = {}
+        self._under_way: Counter[int] = Counter()
+        self._current = BASE_VERSION
+        self._watchers: anyio.abc.TaskGroup | None = None
+        self._watch_scope = anyio.CancelScope()
+
+    # ------------------------------------------------------------------ life
+
+    async def __aenter__(self) -> Engine:
+        self._watchers = anyio.create_task_group()
+        await self._watchers.__aenter__()
+        try:
+            await self._start()
+        except BaseException:
+            await self._stop()
+            self._watchers.cancel_scope.cancel()
+            with anyio.CancelScope(shield=True):
+                await self._watchers.__aexit__(None, None, None)
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        assert self._watchers is not None
+        await self._stop()
+        self._watchers.cancel_scope.cancel()
+        return await self._watchers.__aexit__(kind, error, trace)
+
+    @property
+    def current_version(self) -> int:
+        """The policy version that new calls are stamped with."""
+        return self._current
+
+    @property
+    def failure(self) -> EngineError | None:
+        """Why the engine cannot answer, None while it can."""
+        return self._failure
+
+    async def restart(self) -> None:
+        """Stop what is left of the server, start a new one and load the live adapters again."""
+        adapters, current = dict(self._adapters), self._current
+        await self._stop()
+        await self._start()
+        for version in sorted(adapters):
+            await self.load_adapter(version, adapters[version].folder)
+        self._current = current
+
+    async def _start(self) -> None:
+        """A ready and probed server, or `HostError` with its last log lines."""
+        assert self._watchers is not None
+        started_at = time.monotonic()
+        self._child = child = await Child.start(self.settings)
+        self._client = httpx.AsyncClient(
+            transport=httpx.AsyncHTTPTransport(uds=str(child.socket)), base_url="http://engine", timeout=None
+        )
+        self._failure, self._adapters, self._current = None, {}, BASE_VERSION
+        with anyio.move_on_after(self.settings.startup_deadline_s) as scope:
+            await self._ready(child, started_at)
+        if scope.cancelled_caught:
+            raise self._no_start(f"not ready after {self.settings.startup_deadline_s:.0f} s", child)
+        self._watch_scope = anyio.CancelScope()
+        self._watchers.start_soon(self._watch, child, self._watch_scope)
+        try:
+            await self.probe()
+        except EngineError as e:
+            raise HostError(f"the engine came up but failed its probe: {e}", f"see {self.settings.log}") from e
+        self._say(f"engine ready after {time.monotonic() - started_at:.1f} s")
+
+    async def _ready(self, child: Child, started_at: float) -> None:
+        """Return once the server answers; raise when it ends first."""
+        told_at = started_at
+        while not await self._healthy():
+            if child.exit_code is not None:
+                raise self._no_start(f"ended with code {child.exit_code}", child)
+            if time.monotonic() - told_at >= 5.0:
+                told_at = time.monotonic()
+                self._say(f"engine starting, {told_at - started_at:.0f} s")
+            await anyio.sleep(POLL_S)
+
+    def _no_start(self, what: str, child: Child) -> HostError:
+        return HostError(f"the engine did not come up: {what}\n{child.tail()}", f"see {self.settings.log}")
+
+    async def _stop(self) -> None:
+        self._watch_scope.cancel()
+        self._fail(EngineError("stopped", "the engine was stopped"))
+        with anyio.CancelScope(shield=True):
+            if self._child is not None:
+                await self._child.stop()
+            if self._client is not None:
+                await self._client.aclose()
+
+    # ------------------------------------------------------------------ watch
+
+    async def _watch(self, child: Child, scope: anyio.CancelScope) -> None:
+        """Fail all calls when the server ends or stops answering health checks."""
+        with scope:
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._watch_health, child)
+                code = await child.wait()
+                self._fail(EngineError("dead", f"the engine ended with code {code}; its last lines:\n{child.tail()}"))
+                group.cancel_scope.cancel()
+
+    async def _watch_health(self, child: Child) -> None:
+        while True:
+            await anyio.sleep(HEALTH_EVERY_S)
+            with anyio.move_on_after(self.settings.health_deadline_s) as scope:
+                await self._healthy()
+            if scope.cancelled_caught:
+                self._hung(child, f"no health answer in {self.settings.health_deadline_s:.0f} s")
+                return
+
+    def _hung(self, child: Child, what: str) -> None:
+        """A hung server is as good as dead, and holds the cores: end it."""
+        self._fail(EngineError("hung", f"the engine hangs: {what}; its last lines:\n{child.tail()}"))
+        child.kill()
+
+    def _fail(self, failure: EngineError) -> None:
+        """The first failure stays; every call under way ends with it."""
+        if self._failure is None:
+            self._failure = failure
+        for scope in self._scopes:
+            scope.cancel()
+
+    async def _healthy(self) -> bool:
+        assert self._client is not None
+        try:
+            return (await self._client.get("/health")).is_success
+        except httpx.TransportError:
+            return False
+
+    # ------------------------------------------------------------------ calls
+
+    async def sample(
+        self,
+        prompt_ids: TokenIds | Sequence[int],
+        max_tokens: int,
+        temperature: float = 1.0,
+        stop_ids: Sequence[int] = (),
+        seed: int | None = None,
+        policy_version: int | None = None,
+    ) -> Sample:
+        """Sample up to `max_tokens` ids after `prompt_ids`, less when the context is full.
+
+        A sampled stop id is part of the sample. `policy_version` None means the current one; it is
+        stamped here, and the call stays with that version whatever is loaded meanwhile (I6).
+        Raises `EngineError`: dead, hung, stopped, bad_prompt, context_full, unknown_version, bad_answer.
+        """
+        if temperature < 0.01:
+            raise ValueError(f"temperature {temperature}: below 0.01 the engine is greedy and has no logprobs of it")
+        prompt = self._checked(prompt_ids)
+        parameters: dict[str, Any] = {
+            "max_tokens": min(max_tokens, self.settings.max_model_len - len(prompt)),
+            "temperature": temperature,
+            "logprobs": 0,
+            "stop_token_ids": [int(i) for i in stop_ids],
+        }
+        if seed is not None:
+            parameters["seed"] = seed
+        async with self._stamped(policy_version) as (version, name):
+            answer = await self._generate(prompt, name, parameters)
+        return read_sample(answer, prompt, name, version)
+
+    async def score(self, ids: TokenIds | Sequence[int], policy_version: int | None = None) -> Logprobs:
+        """Logprobs of `ids[1:]`, each given all before it, at temperature 1: (len(ids) - 1,) float32."""
+        prompt = self._checked(ids)
+        async with self._stamped(policy_version) as (_, name):
+            return await self._score(prompt, name)
+
+    async def _score(self, prompt: list[int], name: str) -> Logprobs:
+        answer = await self._generate(prompt, name, {"max_tokens": 1, "prompt_logprobs": 0})
+        return read_scores(answer, prompt, name)
+
+    def _checked(self, ids: TokenIds | Sequence[int]) -> list[int]:
+        """`ids` as a list. An id outside the vocabulary would end the whole server, so it stops here."""
+        prompt = [int(i) for i in ids]
+        if not prompt or min(prompt) < 0 or max(prompt) >= self._vocab_size:
+            raise EngineError("bad_prompt", f"prompt ids must be 0 to {self._vocab_size - 1} and at least one")
+        if len(prompt) >= self.settings.max_model_len:
+            raise EngineError(
+                "context_full", f"{len(prompt)} prompt tokens fill the context of {self.settings.max_model_len}"
+            )
+        return prompt
+
+    @contextlib.asynccontextmanager
+    async def _stamped(self, policy_version: int | None) -> AsyncIterator[tuple[int, str]]:
+        """The version of one call and its name in the server; the adapter stays loaded meanwhile."""
+        version = self._current if policy_version is None else policy_version
+        if version in self._adapters:
+            name = self._adapters[version].name
+        elif version == BASE_VERSION:
+            name = BASE
+        else:
+            raise EngineError("unknown_version", f"policy version {version} is not loaded")
+        self._under_way[version] += 1
+        try:
+            yield version, name
+        finally:
+            self._under_way[version] -= 1
+
+    async def _generate(self, prompt: list[int], name: str, parameters: dict[str, Any]) -> dict[str, Any]:
+        # No end-of-text id of the engine's own choosing, and no text: stop ids are the caller's.
+        parameters = {"top_p": 1.0, "top_k": 0, "ignore_eos": True, "detokenize": False, **parameters}
+        body = {"model": name, "token_ids": prompt, "return_token_ids": True, "sampling_params": parameters}
+        reply = await self._post("/inference/v1/generate", body)
+        try:
+            answer = reply.json()
+        except ValueError as e:
+            raise EngineError("bad_answer", f"the engine's answer is not JSON: {reply.text[:200]!r}") from e
+        if not isinstance(answer, dict):
+            raise EngineError("bad_answer", f"the engine's answer is not an object: {reply.text[:200]!r}")
+        return answer
+
+    async def _post(self, path: str, body: dict[str, Any]) -> httpx.Response:
+        """One request with a deadline; every way it can fail is an `EngineError`."""
+        if self._failure is not None:
+            raise self._failed()
+        assert self._client is not None and self._child is not None
+        reply: httpx.Response | None = None
+        with anyio.move_on_after(self.settings.call_deadline_s) as scope:
+            self._scopes.add(scope)
+            try:
+                reply = await self._client.post(path, json=body)
+            except httpx.TransportError:
+                # The connection broke: the watcher soon knows why, and then cancels this scope.
+                await self._wait_for_failure()
+            finally:
+                self._scopes.discard(scope)
+        if self._failure is not None and (reply is None or reply.is_server_error):
+            raise self._failed()
+        if reply is None and scope.cancelled_caught:
+            self._hung(self._child, f"a call was not answered in {self.settings.call_deadline_s:.0f} s")
+            raise self._failed()
+        if reply is None:
+            raise EngineError("bad_answer", "the engine closed the connection without an answer")
+        if not reply.is_success:
+            await self._refused(reply)
+        return reply
+
+    async def _refused(self, reply: httpx.Response) -> None:
+        """Raise for an error status; a server error mostly means that the engine is just ending."""
+        if reply.is_server_error:
+            with anyio.move_on_after(HEALTH_EVERY_S + 3.0):
+                await self._wait_for_failure(HEALTH_EVERY_S + 2.0)
+            if self._failure is not None:
+                raise self._failed()
+        raise EngineError("refused", f"the engine answered {reply.status_code}: {reply.text[:500]}")
+
+    async def _wait_for_failure(self, seconds: float = 3.0) -> None:
+        with anyio.move_on_after(seconds):
+            while self._failure is None:
+                await anyio.sleep(POLL_S)
+
+    def _failed(self) -> EngineError:
+        """A fresh error for each call: one exception object must not be raised in many tasks."""
+        assert self._failure is not None
+        return EngineError(self._failure.cause, self._failure.message)
+
+    # ------------------------------------------------------------------ adapters and probes
+
+    async def load_adapter(self, version: int, folder: Path) -> Swap:
+        """Load `folder` (a PEFT adapter) as `version` and make it current, once it has been seen to answer.
+
+        Raises `ModelError` when the folder has no weights, `EngineError` when the server refuses it
+        or still answers with the weights of the version before.
+        """
+        started_at = time.monotonic()
+        adapter = Adapter(version, f"v{version}-{time.time_ns():x}", folder.resolve(), weights_sha256(folder))
+        before = self._adapters.get(self._current)
+        shift = await self._loaded(adapter, before)
+        replaced = self._adapters.get(version)
+        self._adapters[version] = adapter
+        self._current = version
+        if replaced is not None:
+            await self._unload(replaced)
+        await self._retire()
+        return Swap(version, time.monotonic() - started_at, shift)
+
+    async def _loaded(self, adapter: Adapter, before: Adapter | None) -> float:
+        """Load `adapter` and prove that it answers: the largest change against what answered before."""
+        prompt = probe_prompt(self._vocab_size)
+        old = await self._score(prompt, before.name if before else BASE)
+        await self._post("/v1/load_lora_adapter", {"lora_name": adapter.name, "lora_path": str(adapter.folder)})
+        new = await self._score(prompt, adapter.name)
+        shift = float(np.abs(new - old).max())
+        if shift == 0.0 and before is not None and before.sha256 != adapter.sha256:
+            await self._unload(adapter)
+            raise EngineError("stale_weights", f"version {adapter.version} answers like version {before.version}")
+        return shift
+
+    async def _retire(self) -> None:
+        """Unload all but the newest adapters, except those that still answer a call."""
+        newest = sorted(self._adapters)[-NUM_LIVE_ADAPTERS:]
+        for version in [v for v in self._adapters if v not in newest and v != self._current]:
+            if not self._under_way[version]:
+                await self._unload(self._adapters.pop(version))
+
+    async def _unload(self, adapter: Adapter) -> None:
+        await self._post("/v1/unload_lora_adapter", {"lora_name": adapter.name})
+
+    async def probe(self) -> None:
+        """Check what training relies on: ids, logprobs, temperature, adapters. `EngineError` if not."""
+        prompt = probe_prompt(self._vocab_size)
+        await self.sample(prompt, max_tokens=2, seed=0, policy_version=self._current)
+        top = {"max_tokens": 1, "logprobs": 8, "seed": 0}
+        plain = await self._generate(prompt, BASE, {**top, "temperature": 1.0})
+        processed = await self._generate(prompt, BASE, {**top, "temperature": TEMPERATURE})
+        check_temperature(read_top(plain, prompt, BASE), read_top(processed, prompt, BASE))
+        with tempfile.TemporaryDirectory(prefix="corral-probe-") as folder:
+            write_probe_adapter(self.settings.model, Path(folder))
+            adapter = Adapter(-1, f"probe-{time.time_ns():x}", Path(folder), "")
+            if await self._loaded(adapter, None) == 0.0:
+                raise EngineError("bad_probe", "a loaded adapter does not change what the engine answers")
+            await self._unload(adapter)
+
+
+def weights_sha256(folder: Path) -> str:
+    """sha256 of an adapter's weights, `ModelError` when the folder has none."""
+    path = folder / "adapter_model.safetensors"
+    try:
+        with path.open("rb") as weights:
+            return hashlib.file_digest(weights, "sha256").hexdigest()
+    except OSError as e:
+        raise ModelError(f"{path} cannot be read: {e}", "name a PEFT adapter folder") from e

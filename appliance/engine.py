@@ -86,20 +86,21 @@ class Engine:
         try:
             await self._start()
         except BaseException:
-            await self._stop()
-            self._watchers.cancel_scope.cancel()
-            with anyio.CancelScope(shield=True):
-                await self._watchers.__aexit__(None, None, None)
+            await self._end()
             raise
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
+    ) -> None:
+        await self._end()
+
+    async def _end(self) -> None:
         assert self._watchers is not None
         await self._stop()
         self._watchers.cancel_scope.cancel()
-        return await self._watchers.__aexit__(kind, error, trace)
+        # Not told of the body's exception, which would come out wrapped in a group.
+        await self._watchers.__aexit__(None, None, None)
 
     @property
     def current_version(self) -> int:

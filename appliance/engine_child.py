@@ -24,6 +24,9 @@ import anyio.abc
 from appliance import engine_guard
 from appliance.errors import HostError
 
+PLUGIN = "corral_cpu_lora"
+"""Name of the entry point of vllm_plugin in pyproject.toml."""
+
 TAIL_LINES = 12
 TAIL_BYTES = 16_384
 STOP_DEADLINE_S = engine_guard.GRACE_S + 5.0
@@ -94,6 +97,8 @@ def environment(settings: EngineSettings, folder: Path) -> dict[str, str]:
         "VLLM_NO_USAGE_STATS": "1",
         "DO_NOT_TRACK": "1",
         "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
+        # Ours only: what else is installed must not change how the policy is sampled.
+        "VLLM_PLUGINS": PLUGIN,
         "TMPDIR": str(folder),
         "PYTHONUNBUFFERED": "1",
     }

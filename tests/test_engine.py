@@ -1,0 +1,440 @@
+"""The engine against a small fake of vLLM's HTTP server (fast), and against vLLM itself (`real`)."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import numpy as np
+import pytest
+
+from appliance.engine import Engine, EngineSettings
+from appliance.engine_child import command, environment
+from appliance.errors import EngineError, HostError, ModelError
+from appliance.types import StopReason
+
+pytestmark = pytest.mark.anyio
+
+FAKE = '''
+import json, os, signal, socketserver, subprocess, sys, time
+from http.server import BaseHTTPRequestHandler
+
+MODE, SOCKET = sys.argv[1], sys.argv[sys.argv.index("--uds") + 1]
+ADAPTERS = {}
+print("fake engine: last words", flush=True)
+if MODE == "no_start":
+    sys.exit(3)
+if MODE == "never_ready":
+    time.sleep(600)
+# A helper that outlives us, as vLLM's EngineCore does.
+helper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+with open(MODE_FILE := os.environ["FAKE_PIDS"], "w") as f:
+    f.write(f"{os.getpid()} {helper.pid}")
+
+def logprob(token, model, temperature):
+    return -(token % 13 + 0.1 * ADAPTERS.get(model, 0)) / temperature
+
+def generate(body):
+    p, model = body["sampling_params"], body["model"]
+    prompt, n = body["token_ids"], min(p["max_tokens"], 3)
+    temperature = 1.0 if MODE == "raw_logprobs" else p.get("temperature", 1.0)
+    ids = [(prompt[-1] + 1 + i) % 64 for i in range(n)]
+    def entry(t):
+        return {"token_id": t, "logprob": logprob(t, model, temperature)}
+    content = [{**entry(t), "top_logprobs": [entry(t), entry((t + 1) % 64)]} for t in ids]
+    choice = {"token_ids": ids, "finish_reason": "length", "logprobs": {"content": content}}
+    answer = {"model": model, "prompt_token_ids": prompt, "choices": [choice]}
+    if "prompt_logprobs" in p:
+        answer["prompt_logprobs"] = [None] + [{str(t): {"logprob": logprob(t, model, 1.0)}} for t in prompt[1:]]
+    if max(prompt) == 63 and len(prompt) == 1:      # the test's call, not the probe's
+        if MODE == "no_ids": del choice["token_ids"]
+        if MODE == "no_logprobs": choice["logprobs"] = None
+        if MODE == "short_logprobs": content.pop()
+        if MODE == "nan": content[0]["logprob"] = -9999.0
+        if MODE == "other_prompt": answer["prompt_token_ids"] = [1]
+        if MODE == "other_model": answer["model"] = "someone"
+        if MODE == "aborted": choice["finish_reason"] = "abort"
+        if MODE == "hung": time.sleep(600)
+        if MODE == "drops": os.kill(os.getpid(), signal.SIGKILL)
+        if MODE == "refuses": return 400, {"error": "no"}
+    return 200, answer
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def address_string(self): return "unix"
+    def log_message(self, *_): pass
+    def do_GET(self): self.reply(200, {})
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        if self.path == "/v1/load_lora_adapter":
+            seed = sum(open(body["lora_path"] + "/adapter_model.safetensors", "rb").read())
+            ADAPTERS[body["lora_name"]] = 1 if MODE == "stale" else seed
+            self.reply(200, {})
+        elif self.path == "/v1/unload_lora_adapter":
+            del ADAPTERS[body["lora_name"]]
+            self.reply(200, {})
+        else:
+            self.reply(*generate(body))
+    def reply(self, status, answer):
+        data = json.dumps(answer).encode()
+        self.send_response(status)
+        self.send_header("content-length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+class Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
+    daemon_threads = True
+
+Server(SOCKET, Handler).serve_forever()
+'''
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text(
+        json.dumps({"vocab_size": 64, "hidden_size": 8, "num_attention_heads": 2, "head_dim": 4})
+    )
+    return folder
+
+
+@pytest.fixture
+def settings(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., EngineSettings]:
+    """Settings of a fake engine that behaves as `mode` says."""
+    (tmp_path / "fake.py").write_text(FAKE)
+    monkeypatch.setenv("FAKE_PIDS", str(tmp_path / "pids"))
+
+    def build(mode: str = "good", **more: object) -> EngineSettings:
+        program = (sys.executable, "-S", str(tmp_path / "fake.py"), mode)
+        return EngineSettings(model=model, log=tmp_path / "logs" / "engine.log", program=program, **more)  # type: ignore[arg-type]
+
+    return build
+
+
+def adapter(folder: Path, content: bytes) -> Path:
+    folder.mkdir()
+    (folder / "adapter_model.safetensors").write_bytes(content)
+    return folder
+
+
+def fake_pids(tmp_path: Path) -> list[int]:
+    return [int(p) for p in (tmp_path / "pids").read_text().split()]
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+async def until_gone(pids: list[int]) -> None:
+    with anyio.fail_after(10):
+        while any(is_running(pid) for pid in pids):
+            await anyio.sleep(0.05)
+
+
+@asynccontextmanager
+async def failing(cause: str) -> AsyncIterator[None]:
+    with pytest.raises(EngineError) as caught:
+        yield
+    assert caught.value.cause == cause, caught.value.message
+
+
+# ------------------------------------------------------------------ the fake server
+
+
+async def test_a_sample_carries_ids_logprobs_and_the_version(settings: Callable[..., EngineSettings]) -> None:
+    async with Engine(settings()) as engine:
+        sample = await engine.sample([3, 4], max_tokens=3, temperature=0.5)
+    assert sample.prompt_ids.tolist() == [3, 4] and sample.sampled_ids.tolist() == [5, 6, 7]
+    assert sample.logprobs.tolist() == [-10.0, -12.0, -14.0]
+    assert sample.stop_reason is StopReason.LENGTH and sample.policy_version == 0
+    assert sample.prompt_ids.dtype == np.int32 and sample.logprobs.dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    "mode", ["no_ids", "no_logprobs", "short_logprobs", "nan", "other_prompt", "other_model", "aborted"]
+)
+async def test_an_answer_that_is_not_whole_is_an_error(settings: Callable[..., EngineSettings], mode: str) -> None:
+    async with Engine(settings(mode)) as engine, failing("bad_answer"):
+        await engine.sample([63], max_tokens=3)
+
+
+async def test_a_refused_call_is_an_error_and_the_engine_goes_on(settings: Callable[..., EngineSettings]) -> None:
+    async with Engine(settings("refuses")) as engine:
+        async with failing("refused"):
+            await engine.sample([63], max_tokens=3)
+        assert len((await engine.sample([5], max_tokens=2)).sampled_ids) == 2
+
+
+async def test_raw_logprobs_do_not_pass_the_probe(settings: Callable[..., EngineSettings]) -> None:
+    with pytest.raises(HostError, match="not at the temperature"):
+        async with Engine(settings("raw_logprobs")):
+            pass
+
+
+async def test_impossible_prompts_never_reach_the_server(settings: Callable[..., EngineSettings]) -> None:
+    async with Engine(settings(max_model_len=32)) as engine:
+        for ids in ([], [64], [-1]):
+            async with failing("bad_prompt"):
+                await engine.sample(ids, max_tokens=1)
+        async with failing("context_full"):
+            await engine.sample([1] * 32, max_tokens=1)
+        assert len((await engine.sample([1] * 31, max_tokens=3)).sampled_ids) == 1
+        with pytest.raises(ValueError, match="greedy"):
+            await engine.sample([1], max_tokens=1, temperature=0.0)
+
+
+async def test_i6_a_call_goes_to_the_version_stamped_at_dispatch(
+    settings: Callable[..., EngineSettings], tmp_path: Path
+) -> None:
+    one, two = adapter(tmp_path / "one", b"\x01"), adapter(tmp_path / "two", b"\x02")
+    async with Engine(settings()) as engine:
+        swap = await engine.load_adapter(1, one)
+        assert engine.current_version == swap.version == 1 and swap.shift == pytest.approx(0.1, abs=1e-5)
+        await engine.load_adapter(2, two)
+        old = await engine.sample([12], max_tokens=1, policy_version=1)
+        new = await engine.sample([12], max_tokens=1)
+        base = await engine.sample([12], max_tokens=1, policy_version=0)
+    assert [s.policy_version for s in (base, old, new)] == [0, 1, 2]
+    assert [float(s.logprobs[0]) for s in (base, old, new)] == pytest.approx([0.0, -0.1, -0.2])
+
+
+async def test_only_the_two_newest_versions_stay_loaded(
+    settings: Callable[..., EngineSettings], tmp_path: Path
+) -> None:
+    async with Engine(settings()) as engine:
+        for version in (1, 2, 3):
+            await engine.load_adapter(version, adapter(tmp_path / str(version), bytes([version])))
+        async with failing("unknown_version"):
+            await engine.sample([5], max_tokens=1, policy_version=1)
+        await engine.sample([5], max_tokens=1, policy_version=2)
+
+
+async def test_a_swap_that_changes_nothing_is_an_error(
+    settings: Callable[..., EngineSettings], tmp_path: Path
+) -> None:
+    one, two = adapter(tmp_path / "one", b"\x01"), adapter(tmp_path / "two", b"\x02")
+    async with Engine(settings("stale")) as engine:
+        await engine.load_adapter(1, one)
+        async with failing("stale_weights"):
+            await engine.load_adapter(2, two)
+        assert engine.current_version == 1
+
+
+async def test_a_dead_engine_fails_calls_with_its_last_lines(
+    settings: Callable[..., EngineSettings], tmp_path: Path
+) -> None:
+    async with Engine(settings("drops")) as engine:
+        started_at = time.monotonic()
+        with pytest.raises(EngineError, match="last words") as caught:
+            await engine.sample([63], max_tokens=1)
+        assert caught.value.cause == "dead" and time.monotonic() - started_at < 5.0
+        async with failing("dead"):
+            await engine.sample([5], max_tokens=1)
+        await until_gone(fake_pids(tmp_path))
+
+
+async def test_a_hung_call_ends_at_its_deadline_and_ends_the_engine(
+    settings: Callable[..., EngineSettings], tmp_path: Path
+) -> None:
+    async with Engine(settings("hung", call_deadline_s=0.3)) as engine:
+        async with failing("hung"):
+            await engine.sample([63], max_tokens=1)
+        await until_gone(fake_pids(tmp_path))
+
+
+async def test_one_hung_call_fails_the_others_at_once(settings: Callable[..., EngineSettings]) -> None:
+    causes: list[str] = []
+
+    async def call(engine: Engine) -> None:
+        with pytest.raises(EngineError) as caught:
+            await engine.sample([63], max_tokens=1)
+        causes.append(caught.value.cause)
+
+    async with Engine(settings("hung", call_deadline_s=0.3)) as engine, anyio.create_task_group() as group:
+        for _ in range(3):
+            group.start_soon(call, engine)
+    assert causes == ["hung"] * 3
+
+
+async def test_a_restarted_engine_answers_for_the_same_version(
+    settings: Callable[..., EngineSettings], tmp_path: Path
+) -> None:
+    async with Engine(settings()) as engine:
+        await engine.load_adapter(4, adapter(tmp_path / "four", b"\x04"))
+        before = await engine.sample([12], max_tokens=1)
+        os.kill(fake_pids(tmp_path)[0], signal.SIGKILL)
+        await until_gone(fake_pids(tmp_path))
+        await engine.restart()
+        after = await engine.sample([12], max_tokens=1)
+    assert after.policy_version == before.policy_version == 4
+    assert after.logprobs.tolist() == before.logprobs.tolist()
+
+
+async def test_an_engine_that_does_not_start_says_why(settings: Callable[..., EngineSettings]) -> None:
+    with pytest.raises(HostError, match=r"(?s)ended with code 3.*last words.*remedy.*engine\.log"):
+        async with Engine(settings("no_start")):
+            pass
+
+
+async def test_an_engine_that_is_never_ready_is_given_up(settings: Callable[..., EngineSettings]) -> None:
+    with pytest.raises(HostError, match="not ready after"):
+        async with Engine(settings("never_ready", startup_deadline_s=0.5)):
+            pass
+
+
+async def test_nothing_is_left_after_a_stop(settings: Callable[..., EngineSettings], tmp_path: Path) -> None:
+    async with Engine(settings()) as engine:
+        folder = engine._child.socket.parent if engine._child else tmp_path
+        assert folder.exists()
+    await until_gone(fake_pids(tmp_path))
+    assert not folder.exists()
+
+
+async def test_nothing_is_left_when_the_supervisor_is_killed(
+    settings: Callable[..., EngineSettings], tmp_path: Path
+) -> None:
+    built = settings()
+    script = (
+        "import anyio, pathlib\nfrom appliance.engine import Engine, EngineSettings\n"
+        "async def main():\n"
+        f"    s = EngineSettings(model=pathlib.Path({str(built.model)!r}), log=pathlib.Path({str(built.log)!r}),"
+        f" program={built.program!r})\n"
+        "    async with Engine(s):\n        print('up', flush=True)\n        await anyio.sleep(600)\n"
+        "anyio.run(main)\n"
+    )
+    supervisor = await anyio.open_process([sys.executable, "-c", script], stderr=None)
+    try:
+        assert supervisor.stdout is not None
+        assert (await supervisor.stdout.receive()).strip() == b"up"
+    finally:
+        supervisor.kill()
+        await supervisor.aclose()
+    await until_gone(fake_pids(tmp_path))
+
+
+async def test_nothing_is_left_when_the_guard_is_killed(
+    settings: Callable[..., EngineSettings], tmp_path: Path
+) -> None:
+    async with Engine(settings()) as engine:
+        assert engine._child is not None
+        os.kill(engine._child._process.pid, signal.SIGKILL)
+        await until_gone(fake_pids(tmp_path))
+        async with failing("dead"):
+            await engine.sample([5], max_tokens=1)
+
+
+async def test_a_folder_that_is_no_model_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"nowhere/config\.json"):
+        Engine(EngineSettings(model=tmp_path / "nowhere", log=tmp_path / "log"))
+
+
+async def test_the_server_is_told_to_stay_offline_and_off_the_network(tmp_path: Path) -> None:
+    settings = EngineSettings(model=tmp_path, log=tmp_path / "log")
+    switches, line = environment(settings, tmp_path), command(settings, tmp_path / "api.sock")
+    assert {switches[k] for k in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "VLLM_NO_USAGE_STATS")} == {"1"}
+    assert line[line.index("--uds") + 1] == str(tmp_path / "api.sock") and "--port" not in line
+
+
+# ------------------------------------------------------------------ vLLM itself
+
+
+def tiny_model(folder: Path) -> Path:
+    import torch
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=512, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=32, max_position_embeddings=512, tie_word_embeddings=True,
+    )  # fmt: skip
+    model = Qwen3ForCausalLM(config).float()
+    with torch.no_grad():
+        model.model.embed_tokens.weight.mul_(4)  # else all ids are about equally likely
+    model.save_pretrained(folder)
+    return folder
+
+
+def tiny_adapter(model: Path, folder: Path) -> Path:
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    torch.manual_seed(1)
+    base = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+    get_peft_model(base, LoraConfig(r=8, lora_alpha=16, target_modules="all-linear", init_lora_weights=False)).save_pretrained(folder)
+    return folder
+
+
+def reference_logprobs(model: Path, adapter: Path | None, prompt: list[int], sampled: list[int], temperature: float) -> list[float]:
+    import torch
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    net = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+    if adapter is not None:
+        net = PeftModel.from_pretrained(net, adapter)
+    with torch.no_grad():
+        logits = net(torch.tensor([prompt + sampled])).logits[0, len(prompt) - 1 : -1]
+    return torch.log_softmax(logits / temperature, -1)[range(len(sampled)), sampled].tolist()
+
+
+@pytest.mark.real
+async def test_vllm_agrees_with_transformers_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    model = tiny_model(tmp_path / "model")
+    folder = tiny_adapter(model, tmp_path / "adapter")
+    prompt = [int(i) for i in np.random.default_rng(0).integers(0, 512, 150)]
+    settings = EngineSettings(model=model, log=tmp_path / "engine.log", max_model_len=512, threads=2, kv_cache_gib=0.25)
+    async with Engine(settings) as engine:
+        base = await engine.sample(prompt, max_tokens=20, temperature=0.7, seed=1)
+        swap = await engine.load_adapter(1, folder)
+        results = {}
+
+        async def call(version: int) -> None:
+            results[version] = await engine.sample(prompt, 20, 0.7, seed=2, policy_version=version)
+
+        async with anyio.create_task_group() as group:  # both versions in one batch
+            group.start_soon(call, 0)
+            group.start_soon(call, 1)
+        scores = await engine.score(prompt + base.sampled_ids.tolist(), policy_version=0)
+        assert swap.shift > 0.01
+        for sample, path in ((base, None), (results[0], None), (results[1], folder)):
+            wanted = reference_logprobs(model, path, prompt, sample.sampled_ids.tolist(), 0.7)
+            assert np.abs(sample.logprobs - wanted).max() < 1e-3
+        wanted = reference_logprobs(model, None, prompt, base.sampled_ids.tolist(), 1.0)
+        assert np.abs(scores[len(prompt) - 1 :] - wanted).max() < 1e-3
+        stop = int(base.sampled_ids[3])
+        cut = await engine.sample(prompt, 20, 0.7, stop_ids=[stop], seed=1)
+        assert cut.stop_reason is StopReason.STOP and int(cut.sampled_ids[-1]) == stop
+
+        group_id = engine._child.pid() if engine._child else None
+        members = [int(p.name) for p in Path("/proc").iterdir() if p.name.isdigit() and group_of(int(p.name)) == group_id]
+        assert len(members) >= 2 and group_id in members
+        os.kill(group_id or 0, signal.SIGKILL)
+        started_at = time.monotonic()
+        async with failing("dead"):
+            await engine.sample(prompt, max_tokens=20)
+        assert time.monotonic() - started_at < 10.0
+        await until_gone(members)
+
+
+def group_of(pid: int) -> int | None:
+    try:
+        return os.getpgid(pid)
+    except ProcessLookupError:
+        return None

@@ -61,6 +61,14 @@ class EngineSection(Section):
     call_deadline_s: Positive = Field(120, description="seconds after which an unanswered call counts as hung")
 
 
+    @property
+    def resolved_device(self) -> Literal["cpu", "cuda"]:
+        """`device`, with auto decided by whether the NVIDIA driver shows a GPU."""
+        if self.device != "auto":
+            return self.device
+        return "cuda" if Path("/proc/driver/nvidia/gpus").exists() else "cpu"
+
+
 class RolloutSection(Section):
     """One harness launch on one task."""
 
@@ -109,6 +117,7 @@ class TrainSection(Section):
 class EvaluationSection(Section):
     """Pass@1 on held-out tasks, before and after."""
 
+    enabled: bool = Field(True, description="whether the run evaluates before and after training")
     attempts: Positive = Field(1, description="rollouts a held-out task and harness")
     max_tasks: int = Field(0, ge=0, description="held-out tasks used; 0 means all")
 

@@ -350,6 +350,15 @@ class Store:
                 (run_id, rollout_id, time.time(), level, part, message),
             )
 
+    def last_event(self) -> int:
+        """Id of the newest event, 0 when there is none."""
+        return int(self.rows("SELECT coalesce(max(id), 0) n FROM events")[0]["n"])
+
+    def events(self, run_id: str, after: int = 0, limit: int = 1000) -> list[dict[str, object]]:
+        """Events of a run with ids above `after`, oldest first."""
+        found = self.rows("SELECT * FROM events WHERE run_id=? AND id>? ORDER BY id LIMIT ?", run_id, after, limit)
+        return [dict(row) for row in found]
+
     def command(self, run_id: str, kind: str, argument: str = "") -> None:
         """Leaves a command for the supervisor: `stop`."""
         with self.write() as db:

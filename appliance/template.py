@@ -64,7 +64,7 @@ class ChatTemplate:
                 add_generation_prompt=generation,
                 **self._special_tokens,
             )
-        except (jinja2.TemplateError, TypeError, ValueError, KeyError, IndexError, AttributeError) as e:
+        except (jinja2.TemplateError, LookupError, TypeError, ValueError, AttributeError, RecursionError) as e:
             raise ModelError(f"chat template refused a conversation: {e}") from e
 
 
@@ -122,6 +122,6 @@ def _argument_value(arguments: str, escape: Callable[[str], str]) -> object:
     """An object where the arguments are one (templates print it as JSON), their text where they are malformed."""
     try:
         value = json.loads(arguments)
+        return escaped(value, escape) if isinstance(value, dict) else escape(arguments)
     except (ValueError, RecursionError):
         return escape(arguments)
-    return escaped(value, escape) if isinstance(value, dict) else escape(arguments)

@@ -1,0 +1,151 @@
+"""Teachers for the cold start: they answer calls with text and no token ids, through the same proxy.
+
+A scripted teacher plays a task's shell commands through whatever shell tool the harness offers; an upstream
+teacher asks any OpenAI- or Anthropic-compatible model. Their calls are recorded without a sample and are
+never trained on by RL (I1); the cold start renders them anew.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import httpx
+
+from appliance.answerer import Caller
+from appliance.errors import CaptureError
+from appliance.types import Answer, Message, Request, Sample, StopReason, TokenIds, Tool, ToolCall
+from appliance.wire.upstream import anthropic_body, anthropic_message, openai_body, openai_message
+
+# Argument names by which shell tools take their command, in the order they are looked for.
+_ARGUMENTS = ("command", "cmd")
+
+
+@dataclass(frozen=True, slots=True)
+class ShellTool:
+    """The tool through which commands are run, and the argument that takes the command."""
+
+    name: str
+    argument: str
+    namespace: str = ""
+    takes_words: bool = False
+
+    @classmethod
+    def among(cls, tools: Sequence[Tool], name: str = "", argument: str = "") -> ShellTool:
+        """The offered tool called `name`, or the first that requires a command; CaptureError if there is none."""
+        for tool in tools:
+            found = cls._of(tool, argument)
+            if found is not None and name in ("", tool.name):
+                return found
+        offered = ", ".join(tool.name for tool in tools) or "no tools"
+        raise CaptureError("no_shell_tool", f"the scripted teacher found no shell tool {name!r} among {offered}")
+
+    @classmethod
+    def _of(cls, tool: Tool, argument: str) -> ShellTool | None:
+        schema = json.loads(tool.parameters)
+        properties = schema.get("properties")
+        if not isinstance(properties, dict):
+            return None
+        for key in (argument,) if argument else _ARGUMENTS:
+            if key in properties:
+                kind = properties[key].get("type") if isinstance(properties[key], dict) else None
+                return cls(tool.name, key, tool.namespace, takes_words=kind == "array")
+        return None
+
+    def call(self, command: str) -> ToolCall:
+        """The call that runs `command`."""
+        value = ["bash", "-lc", command] if self.takes_words else command
+        return ToolCall("call_0", self.name, json.dumps({self.argument: value}, ensure_ascii=False), self.namespace)
+
+
+class ScriptedTeacher:
+    """Plays `commands`, one a turn, then says `farewell`; a harness that ends only by a command gets `final_command`.
+
+    Which turn it is follows from the assistant turns in the request, so retries and forks play right.
+    """
+
+    renderer = None
+    context_length = None
+
+    def __init__(
+        self,
+        commands: Sequence[str],
+        tool: str = "",
+        argument: str = "",
+        final_command: str = "",
+        farewell: str = "done",
+    ) -> None:
+        self._commands = (*commands, final_command) if final_command else tuple(commands)
+        self._tool, self._argument, self._farewell = tool, argument, farewell
+
+    async def answer(
+        self, caller: Caller, request: Request, prompt_ids: TokenIds | None
+    ) -> tuple[Answer, Sample | None]:
+        """The next command as a tool call, or the farewell. `prompt_ids` is None for teachers."""
+        turn = sum(message.role == "assistant" for message in request.messages)
+        if turn >= len(self._commands):
+            return Answer(Message("assistant", self._farewell), StopReason.STOP), None
+        shell = ShellTool.among(request.tools, self._tool, self._argument)
+        call = shell.call(self._commands[turn])
+        return Answer(Message("assistant", tool_calls=(call,)), StopReason.STOP), None
+
+
+@dataclass(frozen=True, slots=True)
+class Upstream:
+    """Where a teacher model answers. `api` is chat (OpenAI-compatible) or messages (Anthropic-compatible).
+
+    `url` is the API's base as its clients take it (…/v1 for chat; without /v1 for messages). The key is held
+    in memory only and never reaches the record.
+    """
+
+    api: str
+    url: str
+    model: str
+    key: str = ""
+    max_tokens: int = 4096
+    timeout_s: float = 300.0
+
+
+class UpstreamTeacher:
+    """Forwards calls to `upstream`. Async context manager: it owns the HTTP client."""
+
+    renderer = None
+    context_length = None
+
+    def __init__(self, upstream: Upstream) -> None:
+        if upstream.api not in ("chat", "messages"):
+            raise ValueError(f"teacher api {upstream.api!r}: must be chat or messages")
+        self._upstream = upstream
+        self._client = httpx.AsyncClient(timeout=upstream.timeout_s, trust_env=False)
+
+    async def __aenter__(self) -> UpstreamTeacher:
+        await self._client.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._client.aclose()
+
+    async def answer(
+        self, caller: Caller, request: Request, prompt_ids: TokenIds | None
+    ) -> tuple[Answer, Sample | None]:
+        """The upstream model's answer; CaptureError("teacher") says what it said when it refused."""
+        up = self._upstream
+        if up.api == "chat":
+            path, headers = "/chat/completions", {"authorization": f"Bearer {up.key}"}
+            body, read = openai_body(request, up.model, up.max_tokens), openai_message
+        else:
+            path, headers = "/v1/messages", {"x-api-key": up.key, "anthropic-version": "2023-06-01"}
+            body, read = anthropic_body(request, up.model, up.max_tokens), anthropic_message
+        headers["content-type"] = "application/json"
+        try:
+            reply = await self._client.post(up.url.rstrip("/") + path, content=body, headers=headers)
+        except httpx.HTTPError as e:
+            raise CaptureError("teacher", f"{up.url}: {type(e).__name__}: {e}") from e
+        if not reply.is_success:
+            raise CaptureError("teacher", f"{up.url} answered {reply.status_code}: {reply.text[:300]}")
+        try:
+            message, is_cut = read(reply.content)
+        except ValueError as e:
+            raise CaptureError("teacher", f"{up.url}: unreadable answer: {e}") from e
+        return Answer(message, StopReason.LENGTH if is_cut else StopReason.STOP), None

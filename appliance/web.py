@@ -1,0 +1,308 @@
+"""The HTTP side of the proxy: routes, limits of bodies, and delivering one answer to one connection.
+
+Streams send their headers at once, a protocol-level keep-alive every few seconds, and the answer only when
+the desk behind says that it is committed. A client that leaves is noticed and told to the desk.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Protocol
+
+import anyio
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request as HttpRequest
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from appliance.errors import HostError
+from appliance.types import Answer, Request
+from appliance.wire import chat, responses
+
+WIRES: dict[str, ModuleType] = {"chat": chat, "responses": responses}
+_JSON = {"content-type": "application/json"}
+
+
+class Refusal(Exception):
+    """A call that gets an error instead of an answer, as its API would word it."""
+
+    def __init__(self, status: int, message: str, kind: str, retry_after_s: int | None = None) -> None:
+        super().__init__(message)
+        self.status, self.message, self.kind, self.retry_after_s = status, message, kind, retry_after_s
+
+
+@dataclass(eq=False, slots=True)
+class Pending:
+    """A call in flight or done. When `done` is set, exactly one of `answer` and `refusal` is."""
+
+    call_id: str
+    done: anyio.Event = field(default_factory=anyio.Event)
+    answer: Answer | None = None
+    refusal: Refusal | None = None
+    num_waiting: int = 0
+
+
+class Desk(Protocol):
+    """What stands behind the routes: `proxy.Proxy`."""
+
+    def knows(self, token: str) -> bool:
+        """Whether `token` names an open rollout."""
+        ...
+
+    def take(self, token: str, request: Request, headers: Mapping[str, str]) -> Pending:
+        """Start the call, or find the one it repeats; raises Refusal."""
+        ...
+
+    def note_delivery(self, pending: Pending, delivered: bool) -> None:
+        """Told once a connection: whether the whole answer was handed to a client that was still there."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class WebLimits:
+    """What one connection may do: body size in bytes, seconds between keep-alive events."""
+
+    max_body_bytes: int = 32 << 20
+    keep_alive_s: float = 5.0
+
+
+def build_app(desk: Desk, limits: WebLimits) -> Starlette:
+    """Every path a harness is known to ask for, with the rollout's token in the path or as API key."""
+    pages = _Pages(desk, limits)
+    routes: list[Route] = []
+    for prefix in ("/s/{token}/v1", "/s/{token}", "/v1"):
+        routes += [
+            Route(f"{prefix}/chat/completions", pages.chat, methods=["POST"]),
+            Route(f"{prefix}/responses", pages.responses, methods=["POST"]),
+            Route(f"{prefix}/responses", pages.no_websocket, methods=["GET"]),
+            Route(f"{prefix}/models", pages.models, methods=["GET"]),
+            Route(f"{prefix}/models/{{model:path}}", pages.model, methods=["GET"]),
+        ]
+    routes += [
+        Route("/s/{token}/api/v1/models", pages.models, methods=["GET"]),
+        Route("/s/{token}/api/hello", pages.hello, methods=["GET"]),
+        Route("/s/{token}", pages.hello, methods=["GET"]),
+        Route("/s/{token}/{rest:path}", pages.nothing, methods=["GET", "POST", "PUT", "DELETE"]),
+    ]
+    return Starlette(routes=routes)
+
+
+class _Pages:
+    """The endpoints. Each checks the token first."""
+
+    def __init__(self, desk: Desk, limits: WebLimits) -> None:
+        self._desk, self._limits = desk, limits
+
+    async def chat(self, http: HttpRequest) -> Response:
+        return await self._call(http, "chat")
+
+    async def responses(self, http: HttpRequest) -> Response:
+        return await self._call(http, "responses")
+
+    async def _call(self, http: HttpRequest, wire_name: str) -> Response:
+        wire = WIRES[wire_name]
+        try:
+            token = self._token(http)
+            body = await _body(http, self._limits.max_body_bytes)
+            try:
+                request: Request = wire.parse_request(body)
+            except ValueError as e:
+                raise Refusal(400, str(e), "invalid_request") from e
+            pending = self._desk.take(token, request, http.headers)
+        except Refusal as refusal:
+            return _refused(wire, refusal)
+        return _Delivery(self._desk, request, pending, self._limits.keep_alive_s)
+
+    def _token(self, http: HttpRequest) -> str:
+        key = http.headers.get("authorization", "").removeprefix("Bearer ").strip()
+        token = str(http.path_params.get("token", key))
+        if not self._desk.knows(token):
+            raise Refusal(401, "unknown session token", "invalid_api_key")
+        return token
+
+    async def models(self, http: HttpRequest) -> Response:
+        return self._quick(http, {"object": "list", "data": [_model("corral")]})
+
+    async def model(self, http: HttpRequest) -> Response:
+        return self._quick(http, _model(str(http.path_params["model"])))
+
+    async def hello(self, http: HttpRequest) -> Response:
+        return self._quick(http, {"status": "ok"})
+
+    async def no_websocket(self, http: HttpRequest) -> Response:
+        # codex tries a websocket first; this status makes it fall back to POST at once.
+        return self._quick(http, {"error": {"message": "websockets are not supported, use POST"}}, 426)
+
+    async def nothing(self, http: HttpRequest) -> Response:
+        message = f"no such path: {http.method} {http.url.path.rpartition('/')[2]}"
+        error = {"message": message, "type": "invalid_request_error", "param": None, "code": "not_found"}
+        return self._quick(http, {"error": error}, 404)
+
+    def _quick(self, http: HttpRequest, value: object, status: int = 200) -> Response:
+        try:
+            self._token(http)
+        except Refusal as refusal:
+            return _refused(chat, refusal)
+        return JSONResponse(value, status)
+
+
+def _model(name: str) -> dict[str, object]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "corral"}
+
+
+def _refused(wire: ModuleType, refusal: Refusal) -> Response:
+    headers = dict(_JSON)
+    if refusal.retry_after_s is not None:
+        headers["retry-after"] = str(refusal.retry_after_s)
+    return Response(wire.error_body(refusal.status, refusal.message, refusal.kind), refusal.status, headers)
+
+
+async def _body(http: HttpRequest, limit: int) -> bytes:
+    """The whole body; Refusal 413 as soon as it is known to be longer than `limit`."""
+    length = http.headers.get("content-length", "0")
+    too_large = Refusal(413, f"the request body is larger than {limit} bytes", "request_too_large")
+    if length.isdigit() and int(length) > limit:
+        raise too_large
+    body = bytearray()
+    async for chunk in http.stream():
+        body += chunk
+        if len(body) > limit:
+            raise too_large
+    return bytes(body)
+
+
+class _Delivery(Response):
+    """Hands one pending call's answer to one connection, streamed or not."""
+
+    def __init__(self, desk: Desk, request: Request, pending: Pending, keep_alive_s: float) -> None:
+        self.background = None
+        self._desk, self._request, self._pending = desk, request, pending
+        self._wire = WIRES[request.wire]
+        self._keep_alive_s = keep_alive_s
+        pending.num_waiting += 1
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Waits and sends; stops as soon as the client is gone. The call itself goes on without us."""
+        whole = False
+        try:
+            async with anyio.create_task_group() as group:
+                group.start_soon(_cancel_when_gone, receive, group.cancel_scope)
+                await (self._stream(send) if self._request.stream else self._send_whole(send))
+                whole = self._pending.answer is not None
+                group.cancel_scope.cancel()
+        finally:
+            self._pending.num_waiting -= 1
+            self._desk.note_delivery(self._pending, whole)
+
+    async def _send_whole(self, send: Send) -> None:
+        await self._pending.done.wait()
+        if self._pending.answer is None:
+            assert self._pending.refusal is not None
+            response = _refused(self._wire, self._pending.refusal)
+            await send({"type": "http.response.start", "status": response.status_code, "headers": response.raw_headers})
+            await send({"type": "http.response.body", "body": response.body})
+            return
+        body = self._wire.answer_json(self._request, self._pending.answer, self._pending.call_id)
+        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    async def _stream(self, send: Send) -> None:
+        request, pending, wire = self._request, self._pending, self._wire
+        headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send(_part(wire.stream_start(request, pending.call_id)))
+        num_keep_alives = 0
+        while not pending.done.is_set():
+            with anyio.move_on_after(self._keep_alive_s):
+                await pending.done.wait()
+            if not pending.done.is_set():
+                num_keep_alives += 1
+                await send(_part(wire.keep_alive(request, pending.call_id, num_keep_alives)))
+        if pending.answer is None:
+            assert pending.refusal is not None
+            end = wire.stream_error(request, pending.call_id, pending.refusal.message, pending.refusal.kind)
+        else:
+            deltas = wire.stream_answer(request, pending.answer, pending.call_id, num_keep_alives)
+            await send(_part(b"".join(deltas)))
+            end = wire.stream_end(request, pending.answer, pending.call_id, num_keep_alives)
+        await send({"type": "http.response.body", "body": end})
+
+
+def _part(body: bytes) -> dict[str, object]:
+    return {"type": "http.response.body", "body": body, "more_body": True}
+
+
+async def _cancel_when_gone(receive: Receive, scope: anyio.CancelScope) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    scope.cancel()
+
+
+class _Server(uvicorn.Server):
+    """uvicorn inside our event loop: signals stay the supervisor's, readiness is an event."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.is_ready = anyio.Event()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leaves the process's signal handlers alone."""
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Sets `is_ready` once connections are accepted."""
+        await super().startup(sockets)
+        self.is_ready.set()
+
+
+@asynccontextmanager
+async def serving(app: Starlette, sockets: Sequence[socket.socket]) -> AsyncIterator[None]:
+    """Serves `app` on bound sockets until the block ends; connections still open then are cut after two seconds."""
+    config = uvicorn.Config(
+        app, log_config=None, access_log=False, lifespan="off", ws="none", server_header=False, timeout_keep_alive=60,
+        timeout_graceful_shutdown=2,
+    )  # fmt: skip
+    server = _Server(config)
+    async with anyio.create_task_group() as group:
+        group.start_soon(server.serve, list(sockets))
+        with anyio.fail_after(10):
+            await server.is_ready.wait()
+        try:
+            yield
+        finally:
+            server.should_exit = True
+
+
+def unix_socket(path: Path) -> socket.socket:
+    """A bound socket that any user may connect to: the sandbox's user is not ours, and the token is the key."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)  # left behind by a killed supervisor; the record's lock keeps a living one out
+    bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        bound.bind(str(path))
+    except OSError as e:
+        bound.close()
+        raise HostError(f"{path}: cannot listen: {e}", "set CORRAL_HOME to a shorter, writable path") from e
+    path.chmod(0o666)
+    return bound
+
+
+def loopback_socket(port: int) -> socket.socket:
+    """A socket bound to 127.0.0.1 only; port 0 lets the host choose."""
+    bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind(("127.0.0.1", port))
+    except OSError as e:
+        bound.close()
+        raise HostError(f"127.0.0.1:{port}: cannot listen: {e}", "choose another port") from e
+    return bound

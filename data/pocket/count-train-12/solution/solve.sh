@@ -1,0 +1,4 @@
+#!/bin/bash
+set -e
+cd "${CORRAL_WORKSPACE:-/workspace}"
+grep -c bucket snow.log > answer.txt

@@ -1,0 +1,4 @@
+#!/bin/bash
+set -e
+cd "${CORRAL_WORKSPACE:-/workspace}"
+cat wheel.txt frog.txt > milk.txt

@@ -1,0 +1,4 @@
+#!/bin/bash
+set -e
+cd "${CORRAL_WORKSPACE:-/workspace}"
+mkdir -p gray; mv $(grep -l bear pilot/*) gray

@@ -1,0 +1,2 @@
+tower south
+finger white

@@ -1,0 +1,2 @@
+paper falcon
+bread flour

@@ -1,0 +1,2 @@
+canyon heart
+harbor book

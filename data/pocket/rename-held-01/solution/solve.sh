@@ -1,0 +1,4 @@
+#!/bin/bash
+set -e
+cd "${CORRAL_WORKSPACE:-/workspace}"
+for f in silver/*.monkey; do mv $f ${f%.monkey}.summer; done

@@ -67,13 +67,13 @@ class EngineAnswerer:
         self._sampling = sampling
 
     async def answer(
-        self, caller: Caller, request: Request, prompt_ids: TokenIds | None
+        self, session: Caller, request: Request, prompt_ids: TokenIds | None
     ) -> tuple[Answer, Sample | None]:
         """One sample for `prompt_ids`. The seed is of run, rollout and prompt, so a run can be repeated."""
         if prompt_ids is None:
             raise CaptureError("no_prompt", "the engine needs token ids")
         how = self._sampling
-        bounds = [how.max_tokens, how.context_length - len(prompt_ids), caller.tokens_left]
+        bounds = [how.max_tokens, how.context_length - len(prompt_ids), session.tokens_left]
         if request.max_tokens is not None:
             bounds.append(request.max_tokens)
         sample = await self._engine.sample(
@@ -81,7 +81,7 @@ class EngineAnswerer:
             max(1, min(bounds)),
             temperature=how.temperature,
             stop_ids=self._stop_ids,
-            seed=zlib.crc32(prompt_ids.tobytes(), zlib.crc32(f"{how.seed}/{caller.rollout_id}".encode())) & 0x7FFFFFFF,
+            seed=zlib.crc32(prompt_ids.tobytes(), zlib.crc32(f"{how.seed}/{session.rollout_id}".encode())) & 0x7FFFFFFF,
             policy_version=how.policy_version,
         )
         message = self._parse(sample.sampled_ids, request.tools)

@@ -10,7 +10,6 @@ import json
 import re
 from collections.abc import Iterable
 
-from appliance.template import qualified
 from appliance.types import Message, Tool, ToolCall
 
 _BLOCK = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
@@ -25,7 +24,7 @@ def parse_answer(text: str, tools: Iterable[Tool], hermes: bool) -> Message:
     offered tool (Llama's way) is read too.
     """
     reasoning, content = _split_reasoning(text)
-    names = {qualified(tool.namespace, tool.name): tool for tool in tools}
+    names = {tool.full_name: tool for tool in tools}
     calls: list[ToolCall] = []
 
     def take(block: re.Match[str]) -> str:
@@ -38,7 +37,7 @@ def parse_answer(text: str, tools: Iterable[Tool], hermes: bool) -> Message:
     rest = _BLOCK.sub(take, content)
     if not calls and not hermes:
         bare = _call(content.removeprefix("<|python_tag|>"), names, 0)
-        if bare is not None and qualified(bare.namespace, bare.name) in names:
+        if bare is not None and bare.full_name in names:
             calls, rest = [bare], ""
     return Message(
         "assistant",

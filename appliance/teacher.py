@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 import httpx
 
-from appliance.answerer import Caller
 from appliance.errors import CaptureError
 from appliance.types import Answer, Message, Request, Sample, StopReason, TokenIds, Tool, ToolCall
 from appliance.wire.upstream import anthropic_body, anthropic_message, openai_body, openai_message
@@ -80,7 +79,7 @@ class ScriptedTeacher:
         self._tool, self._argument, self._farewell = tool, argument, farewell
 
     async def answer(
-        self, caller: Caller, request: Request, prompt_ids: TokenIds | None
+        self, session: object, request: Request, prompt_ids: TokenIds | None
     ) -> tuple[Answer, Sample | None]:
         """The next command as a tool call, or the farewell. `prompt_ids` is None for teachers."""
         turn = sum(message.role == "assistant" for message in request.messages)
@@ -127,7 +126,7 @@ class UpstreamTeacher:
         await self._client.aclose()
 
     async def answer(
-        self, caller: Caller, request: Request, prompt_ids: TokenIds | None
+        self, session: object, request: Request, prompt_ids: TokenIds | None
     ) -> tuple[Answer, Sample | None]:
         """The upstream model's answer; CaptureError("teacher") says what it said when it refused."""
         up = self._upstream

@@ -79,7 +79,7 @@ def message_value(message: Message, escape: Callable[[str], str]) -> dict[str, o
                 "id": call.id,
                 "type": "function",
                 "function": {
-                    "name": escape(qualified(call.namespace, call.name)),
+                    "name": escape(call.full_name),
                     "arguments": _argument_value(call.arguments, escape),
                 },
             }
@@ -95,16 +95,11 @@ def tool_value(tool: Tool, escape: Callable[[str], str]) -> dict[str, object]:
     return {
         "type": "function",
         "function": {
-            "name": escape(qualified(tool.namespace, tool.name)),
+            "name": escape(tool.full_name),
             "description": escape(tool.description),
             "parameters": escaped(json.loads(tool.parameters), escape),
         },
     }
-
-
-def qualified(namespace: str, name: str) -> str:
-    """The one name by which the model knows a tool."""
-    return f"{namespace}.{name}" if namespace else name
 
 
 def escaped(value: object, escape: Callable[[str], str]) -> object:

@@ -82,6 +82,11 @@ class ToolCall:
     arguments: str
     namespace: str = ""
 
+    @property
+    def full_name(self) -> str:
+        """The one name by which the model knows the tool."""
+        return f"{self.namespace}.{self.name}" if self.namespace else self.name
+
 
 @dataclass(frozen=True, slots=True)
 class Message:
@@ -123,6 +128,11 @@ class Tool:
     parameters: str = "{}"
     namespace: str = ""
     kind: str = "function"
+
+    @property
+    def full_name(self) -> str:
+        """The one name by which the model knows the tool."""
+        return f"{self.namespace}.{self.name}" if self.namespace else self.name
 
 
 @dataclass(frozen=True, slots=True)

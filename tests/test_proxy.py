@@ -1,4 +1,4 @@
-"""The capture proxy over real sockets with the official client library, a real store-like record and a scripted engine."""
+"""The capture proxy over real sockets with the official client library, a record in lists and a scripted engine."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ async def test_a_streamed_chat_call_adds_up(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_responses_call_comes_back_whole(tmp_path: Path, stream: bool) -> None:
-    line = SAY_LS.replace("bash", "exec_command").replace("command\":\"ls", "cmd\":\"ls")
+    line = SAY_LS.replace("bash", "exec_command").replace('command":"ls', 'cmd":"ls')
     async with running(tmp_path, "<think>\nhm\n</think>\n\nSo:\n" + line) as at, at.client() as client:
         if stream:
             async with client.responses.stream(model="m", input="hi", tools=[EXEC]) as events:

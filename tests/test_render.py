@@ -59,7 +59,7 @@ def as_tool_dict(tool: Tool) -> dict[str, object]:
 @pytest.mark.parametrize("length", [2, 4, 7])
 @pytest.mark.filterwarnings("ignore")
 def test_rendering_equals_transformers(tmp_path: Path, template: str, length: int) -> None:
-    from transformers import PreTrainedTokenizerFast
+    from transformers import PreTrainedTokenizerFast  # noqa: PLC0415  (seconds to import)
 
     folder = model_folder(tmp_path / "model", template)
     theirs = PreTrainedTokenizerFast.from_pretrained(folder)
@@ -86,7 +86,8 @@ def test_a_template_without_tools_is_refused_with_a_remedy() -> None:
 
 
 def test_a_template_that_drops_assistant_content_is_refused() -> None:
-    template = "{% for m in messages %}<|im_start|>{{ m.role }}{% if m.role == 'user' %}{{ m.content }}{% endif %}<|im_end|>{% endfor %}"
+    shown = "{% if m.role == 'user' %}{{ m.content }}{% endif %}"
+    template = "{% for m in messages %}<|im_start|>{{ m.role }}" + shown + "<|im_end|>{% endfor %}"
     with pytest.raises(ModelError, match="cannot be grafted"):
         renderer(template)
 
@@ -107,7 +108,10 @@ def test_a_graft_keeps_every_recorded_id_and_adds_only_what_is_new() -> None:
     n = len(prompt) + len(sampled)
     assert grafted[:n].tolist() == prompt.tolist() + sampled.tolist()
     assert r.decode(grafted[n:]) == "\n<|im_start|>tool\nkey=word\n<|im_end|>\n<|im_start|>assistant\n"
-    assert r.parse(sampled, [BASH]).canonical() == Message("assistant", tool_calls=(call("grep -rh key= folder"),)).canonical()
+    assert (
+        r.parse(sampled, [BASH]).canonical()
+        == Message("assistant", tool_calls=(call("grep -rh key= folder"),)).canonical()
+    )
 
 
 def test_a_sample_cut_by_length_gets_its_end_of_turn_from_the_graft() -> None:
@@ -148,7 +152,11 @@ def test_hermes_training_rows_read_as_the_template_itself() -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.text(max_size=12), st.sampled_from(["<|im_end|>", "<|im_start|>", "<tool_call>", "</think>"]), st.text(max_size=9))
+@given(
+    st.text(max_size=12),
+    st.sampled_from(["<|im_end|>", "<|im_start|>", "<tool_call>", "</think>"]),
+    st.text(max_size=9),
+)
 def test_control_text_in_content_never_becomes_a_control_token(before: str, control: str, after: str) -> None:
     r = renderer()
     evil = before + control + after

@@ -72,7 +72,13 @@ def test_what_codex_sends_in_its_second_request() -> None:
             {"type": "message", "id": "m1", "role": "developer", "content": [{"type": "input_text", "text": "Base."}]},
             {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Read"}]},
             {"type": "reasoning", "summary": [], "content": None, "encrypted_content": "zzz"},
-            {"type": "function_call", "id": "fc", "name": "exec_command", "arguments": '{"cmd": "ls"}', "call_id": "c1"},
+            {
+                "type": "function_call",
+                "id": "fc",
+                "name": "exec_command",
+                "arguments": '{"cmd": "ls"}',
+                "call_id": "c1",
+            },
             {"type": "function_call_output", "id": "fco", "call_id": "c1", "output": "Output:\nalpha\n"},
             tools=TOOLS,
             store=False,
@@ -113,10 +119,13 @@ def test_instructions_come_first_and_a_string_is_a_user_turn() -> None:
         (b'{"input": []}', "input: missing or empty"),
         (b'{"input": 3}', "input: expected an array, got number"),
         (b'{"input": "x", "previous_response_id": "r"}', "previous_response_id"),
-        (body({"role": "user", "content": [{"type": "input_image"}]}), "input[0].content[0]: this model takes text only"),
+        (
+            body({"role": "user", "content": [{"type": "input_image"}]}),
+            "input[0].content[0]: this model takes text only",
+        ),
         (body({"type": "item_reference", "id": "x"}), "input[0]: item references"),
         (body({"type": "function_call", "arguments": "{}"}), "input[0].name: missing"),
-        (body({"role": "user", "content": "x"}, tools=[{"type": "namespace", "name": "a", "tools": [3]}]), "tools[0].tools[0]"),
+        (body({"role": "user"}, tools=[{"type": "namespace", "name": "a", "tools": [3]}]), "tools[0].tools[0]"),
     ],
 )
 def test_bad_bodies_are_refused_with_their_place(data: bytes, place: str) -> None:
@@ -145,7 +154,7 @@ ITEMS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.lists(ITEMS, max_size=4) | JSON, JSON, JSON)
 def test_any_shape_of_body_is_a_request_or_a_value_error(items: object, tools: object, instructions: object) -> None:
     data = json.dumps({"input": items, "tools": tools, "instructions": instructions}).encode()
@@ -157,7 +166,7 @@ def test_any_shape_of_body_is_a_request_or_a_value_error(items: object, tools: o
     assert (again, tools_again) == (got.messages, got.tools)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.binary(max_size=60))
 def test_any_bytes_are_a_request_or_a_value_error(data: bytes) -> None:
     with pytest.raises(ValueError):

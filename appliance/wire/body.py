@@ -12,6 +12,8 @@ from collections.abc import Mapping
 
 JsonObject = dict[str, object]
 
+# How a custom (free text) tool is shown to the model: a function of one string.
+CUSTOM_SCHEMA = '{"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}'
 _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _MAX_DEPTH = 200
@@ -161,3 +163,13 @@ def compact(value: object) -> bytes:
     """`value` as UTF-8 JSON without optional white space; lone surrogates become U+FFFD."""
     text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
     return _SURROGATE.sub("\ufffd", text).encode()
+
+
+def custom_input(arguments: str) -> str:
+    """The free text of a custom tool's call, whose arguments the model writes as {"input": text}."""
+    try:
+        value = json.loads(arguments)
+    except (ValueError, RecursionError):
+        return arguments
+    text = value.get("input") if isinstance(value, dict) else None
+    return text if isinstance(text, str) else arguments

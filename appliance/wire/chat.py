@@ -10,9 +10,11 @@ import json
 
 from appliance.types import Answer, Message, Request, StopReason, Tool, ToolCall
 from appliance.wire.body import (
+    CUSTOM_SCHEMA,
     JsonObject,
     argument_text,
     compact,
+    custom_input,
     get_bool,
     get_count,
     get_list,
@@ -53,7 +55,6 @@ _ROLES = {
     "tool": "tool",
     "function": "tool",
 }
-_CUSTOM_SCHEMA = '{"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}'
 
 
 def parse_request(body: bytes) -> Request:
@@ -149,7 +150,7 @@ def _tools(source: JsonObject) -> tuple[Tool, ...]:
             custom = need_object(entry.get("custom"), f"{at}.custom")
             name = need_str(custom, "name", f"{at}.custom.name")
             description = get_str(custom, "description", f"{at}.custom.description")
-            tools.append(Tool(name, description, _CUSTOM_SCHEMA, kind="custom"))
+            tools.append(Tool(name, description, CUSTOM_SCHEMA, kind="custom"))
     for i, item in enumerate(get_list(source, "functions", "functions")):
         tools.append(_function_tool(need_object(item, f"functions[{i}]"), f"functions[{i}]"))
     return tuple(tools)
@@ -239,16 +240,6 @@ def _call_out(request: Request, call: ToolCall) -> JsonObject:
     if any(tool.kind == "custom" and tool.name == call.name for tool in request.tools):
         return {"id": call.id, "type": "custom", "custom": {"name": call.name, "input": custom_input(call.arguments)}}
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-
-
-def custom_input(arguments: str) -> str:
-    """The free text of a custom tool's call, whose arguments the model writes as {"input": text}."""
-    try:
-        value = json.loads(arguments)
-    except (ValueError, RecursionError):
-        return arguments
-    text = value.get("input") if isinstance(value, dict) else None
-    return text if isinstance(text, str) else arguments
 
 
 def _finish_reason(answer: Answer) -> str:

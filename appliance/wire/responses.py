@@ -12,9 +12,11 @@ from dataclasses import replace
 
 from appliance.types import Answer, Message, Request, StopReason, Tool, ToolCall
 from appliance.wire.body import (
+    CUSTOM_SCHEMA,
     JsonObject,
     argument_text,
     compact,
+    custom_input,
     get_bool,
     get_count,
     get_list,
@@ -26,7 +28,6 @@ from appliance.wire.body import (
     schema_text,
     settings_text,
 )
-from appliance.wire.chat import custom_input
 
 _NOT_SETTINGS = frozenset(
     {
@@ -49,7 +50,6 @@ _NOT_SETTINGS = frozenset(
 )
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 _TEXT_PARTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text", "refusal")
-_CUSTOM_SCHEMA = '{"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}'
 _SHELL_SCHEMA = (
     '{"type": "object", "properties": {"command": {"type": "array", "items": {"type": "string"}}}, '
     '"required": ["command"]}'
@@ -176,7 +176,7 @@ def _tools(items: list[object], place: str, namespace: str) -> list[Tool]:
             parameters = schema_text(entry.get("parameters"), f"{at}.parameters")
             tools.append(_named(entry, at, parameters, namespace, "function"))
         elif kind == "custom":
-            tools.append(_named(entry, at, _CUSTOM_SCHEMA, namespace, "custom"))
+            tools.append(_named(entry, at, CUSTOM_SCHEMA, namespace, "custom"))
         elif kind == "local_shell":
             tools.append(Tool("local_shell", "Run a command.", _SHELL_SCHEMA, kind="local_shell"))
         elif kind == "namespace" and not namespace:

@@ -24,7 +24,7 @@ import numpy as np
 from appliance.calllog import CallDraft
 from appliance.errors import ApplianceError, CaptureError, ModelError, RolloutError
 from appliance.match import History, request_key
-from appliance.types import Answer, Message, Request, Sample, TokenIds, Tool
+from appliance.types import Answer, Message, Request, Sample, StopReason, TokenIds, Tool
 from appliance.web import WIRES, Pending, Refusal, WebLimits, build_app, loopback_socket, serving, unix_socket
 from appliance.wire.neutral import neutral_json
 
@@ -104,7 +104,8 @@ class Limits:
 class Settled:
     """What a closed session saw. `error` is the first failure that was not the policy's; None when all went well.
 
-    `limit_reached` says that a call was refused because the rollout's own limits were used up.
+    `limit_reached`: a limit was met (calls, tokens, context, or the last answer's length), so a harness that
+    then ended with an error did so by the policy's doing.
     """
 
     error: RolloutError | None
@@ -154,6 +155,7 @@ class Session:
     num_sampled_tokens: int = 0
     num_replays: int = 0
     limit_reached: bool = False
+    is_cut: bool = False
 
     @property
     def tokens_left(self) -> int:
@@ -185,6 +187,7 @@ class Session:
             raise Refusal(400, e.message, "invalid_request") from e
         limit = self.answerer.context_length
         if limit is not None and len(ids) >= limit:
+            self.limit_reached = True
             message = WIRES[request.wire].context_error(len(ids), limit)
             raise Refusal(400, message, "context_length_exceeded")
         return ids
@@ -255,7 +258,8 @@ class Proxy:
                     scope.cancel()
                 await session.idle.wait()
         error = next(iter(session.errors.values()), None)
-        return Settled(error, session.num_calls, session.num_sampled_tokens, session.num_replays, session.limit_reached)
+        limit_reached = session.limit_reached or session.is_cut
+        return Settled(error, session.num_calls, session.num_sampled_tokens, session.num_replays, limit_reached)
 
     # ------------------------------------------------------------------ the desk behind the routes
 
@@ -353,6 +357,7 @@ class Proxy:
         call.answer = answer
         session.history.add(request, answer.message, call.recorded)
         session.num_calls += 1
+        session.is_cut = answer.stop_reason is StopReason.LENGTH
         session.num_sampled_tokens += len(sample.sampled_ids) if sample is not None else 0
         session.errors.pop(call.key, None)  # the harness's retry made good what had failed
 

@@ -183,6 +183,7 @@ async def test_an_answer_cut_by_length_says_so_on_both_wires(tmp_path: Path) -> 
         assert (chat.choices[0].finish_reason, chat.choices[0].message.content) == ("length", "abcde")
         reply = await client.responses.create(model="m", input="hi")
         assert (reply.status, reply.incomplete_details.reason) == ("incomplete", "max_output_tokens")
+        assert (await at.proxy.close("tok")).limit_reached
 
 
 async def test_the_unix_socket_serves_the_same(tmp_path: Path) -> None:
@@ -426,6 +427,7 @@ async def test_a_prompt_over_the_context_length_gets_the_apis_own_error(tmp_path
         with pytest.raises(openai.BadRequestError) as e:
             await client.chat.completions.create(**chat_body({"role": "user", "content": "word " * 50}))
         assert e.value.code == "context_length_exceeded" and "maximum context length is 50" in str(e.value)
+        assert (await at.proxy.close("tok")).limit_reached
 
 
 async def test_bad_requests_get_their_place(tmp_path: Path) -> None:

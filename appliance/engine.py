@@ -33,7 +33,8 @@ from appliance.types import Logprobs, Sample, TokenIds
 __all__ = ["Adapter", "Engine", "EngineSettings", "Swap"]
 
 POLL_S = 0.2
-HEALTH_EVERY_S = 5.0
+DYING_S = 8.0
+"""vLLM's API server notices within five seconds that its EngineCore died, and then ends."""
 BASE = "base"
 BASE_VERSION = 0
 """The version that the bare model answers for, unless an adapter is loaded under this number."""
@@ -178,7 +179,7 @@ class Engine:
 
     async def _watch_health(self, child: Child) -> None:
         while True:
-            await anyio.sleep(HEALTH_EVERY_S)
+            await anyio.sleep(self.settings.health_every_s)
             with anyio.move_on_after(self.settings.health_deadline_s) as scope:
                 await self._healthy()
             if scope.cancelled_caught:
@@ -315,8 +316,7 @@ class Engine:
     async def _refused(self, reply: httpx.Response) -> None:
         """Raise for an error status; a server error mostly means that the engine is just ending."""
         if reply.is_server_error:
-            with anyio.move_on_after(HEALTH_EVERY_S + 3.0):
-                await self._wait_for_failure(HEALTH_EVERY_S + 2.0)
+            await self._wait_for_failure(DYING_S)
             if self._failure is not None:
                 raise self._failed()
         raise EngineError("refused", f"the engine answered {reply.status_code}: {reply.text[:500]}")

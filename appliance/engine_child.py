@@ -27,6 +27,9 @@ from appliance.errors import HostError
 PLUGIN = "corral_cpu_lora"
 """Name of the entry point of vllm_plugin in pyproject.toml."""
 
+SERVE = "import runpy; runpy.run_module('vllm.entrypoints.openai.api_server', run_name='__main__')"
+"""As `python -m`, but the spawned EngineCore then does not import the whole API server once more."""
+
 TAIL_LINES = 12
 TAIL_BYTES = 16_384
 STOP_DEADLINE_S = engine_guard.GRACE_S + 5.0
@@ -53,11 +56,12 @@ class EngineSettings:
     max_lora_rank: int = 16
     startup_deadline_s: float = 180.0
     call_deadline_s: float = 180.0
+    health_every_s: float = 5.0
     health_deadline_s: float = 20.0
     device: Literal["cpu", "cuda"] = "cpu"
     seed: int = 0
     block_size: int = 32
-    program: tuple[str, ...] = (sys.executable, "-m", "vllm.entrypoints.openai.api_server")
+    program: tuple[str, ...] = (sys.executable, "-c", SERVE)
 
 
 def command(settings: EngineSettings, socket: Path) -> list[str]:
@@ -99,6 +103,9 @@ def environment(settings: EngineSettings, folder: Path) -> dict[str, str]:
         "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
         # Ours only: what else is installed must not change how the policy is sampled.
         "VLLM_PLUGINS": PLUGIN,
+        # Else vLLM asks the routing table for its address, and gloo resolves the host's name.
+        "VLLM_HOST_IP": "127.0.0.1",
+        "GLOO_SOCKET_IFNAME": "lo",
         "TMPDIR": str(folder),
         "PYTHONUNBUFFERED": "1",
     }

@@ -35,8 +35,11 @@ def guard(folder: Path, argv: list[str]) -> int:
     """Run `argv` until it ends or stdin closes; its exit code, or 128 + the signal that ended it."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     # This process has one thread, so the hook between fork and exec is safe here.
-    child = subprocess.Popen(  # noqa: S603
-        argv, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=die_with_parent  # noqa: PLW1509
+    child = subprocess.Popen(
+        argv,
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+        preexec_fn=die_with_parent,  # noqa: PLW1509
     )
     try:
         (folder / "pid").write_text(str(child.pid))

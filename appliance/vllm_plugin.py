@@ -27,9 +27,10 @@ def register() -> None:
         return
     from vllm.lora.punica_wrapper.punica_cpu import PunicaWrapperCPU
 
-    PunicaWrapperCPU.rows_by_adapter = []
-    PunicaWrapperCPU.update_metadata = _noting_rows(PunicaWrapperCPU.update_metadata)
-    PunicaWrapperCPU.add_lora_linear = add_lora_linear
+    patched: Any = PunicaWrapperCPU
+    patched.rows_by_adapter = []
+    patched.update_metadata = _noting_rows(PunicaWrapperCPU.update_metadata)
+    patched.add_lora_linear = add_lora_linear
 
 
 def _noting_rows(update: Any) -> Any:
@@ -44,13 +45,13 @@ def _noting_rows(update: Any) -> Any:
 
 def rows_by_adapter(indices: torch.Tensor) -> Rows:
     """(slot, its rows) for each adapter in `indices` (T,); rows None when it has all of them."""
-    slots = indices.unique().tolist()
+    slots = sorted(set(indices.tolist()))
     if len(slots) == 1:
         return [(slots[0], None)] if slots[0] >= 0 else []
     return [(slot, (indices == slot).nonzero().squeeze(1)) for slot in slots if slot >= 0]
 
 
-def add_lora_linear(
+def add_lora_linear(  # noqa: PLR0913, PLR0917  vLLM's signature
     self: Any,
     y: torch.Tensor,
     x: torch.Tensor,

@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import anyio
 import numpy as np
@@ -22,7 +23,7 @@ from appliance.types import StopReason
 
 pytestmark = pytest.mark.anyio
 
-FAKE = '''
+FAKE = """
 import json, os, signal, socketserver, subprocess, sys, time
 from http.server import BaseHTTPRequestHandler
 
@@ -93,7 +94,7 @@ class Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
     daemon_threads = True
 
 Server(SOCKET, Handler).serve_forever()
-'''
+"""
 
 
 @pytest.fixture
@@ -225,9 +226,7 @@ async def test_only_the_two_newest_versions_stay_loaded(
         await engine.sample([5], max_tokens=1, policy_version=2)
 
 
-async def test_a_swap_that_changes_nothing_is_an_error(
-    settings: Callable[..., EngineSettings], tmp_path: Path
-) -> None:
+async def test_a_swap_that_changes_nothing_is_an_error(settings: Callable[..., EngineSettings], tmp_path: Path) -> None:
     one, two = adapter(tmp_path / "one", b"\x01"), adapter(tmp_path / "two", b"\x02")
     async with Engine(settings("stale")) as engine:
         await engine.load_adapter(1, one)
@@ -255,6 +254,14 @@ async def test_a_hung_call_ends_at_its_deadline_and_ends_the_engine(
     async with Engine(settings("hung", call_deadline_s=0.3)) as engine:
         async with failing("hung"):
             await engine.sample([63], max_tokens=1)
+        await until_gone(fake_pids(tmp_path))
+
+
+async def test_an_engine_without_health_is_ended(settings: Callable[..., EngineSettings], tmp_path: Path) -> None:
+    async with Engine(settings(health_every_s=0.05, health_deadline_s=0.3)) as engine:
+        os.kill(fake_pids(tmp_path)[0], signal.SIGSTOP)
+        async with failing("hung"):
+            await engine.sample([5], max_tokens=1)
         await until_gone(fake_pids(tmp_path))
 
 
@@ -377,11 +384,15 @@ def tiny_adapter(model: Path, folder: Path) -> Path:
 
     torch.manual_seed(1)
     base = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
-    get_peft_model(base, LoraConfig(r=8, lora_alpha=16, target_modules="all-linear", init_lora_weights=False)).save_pretrained(folder)
+    get_peft_model(
+        base, LoraConfig(r=8, lora_alpha=16, target_modules="all-linear", init_lora_weights=False)
+    ).save_pretrained(folder)
     return folder
 
 
-def reference_logprobs(model: Path, adapter: Path | None, prompt: list[int], sampled: list[int], temperature: float) -> list[float]:
+def reference_logprobs(
+    model: Path, adapter: Path | None, prompt: list[int], sampled: list[int], temperature: float
+) -> list[float]:
     import torch
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
@@ -392,6 +403,24 @@ def reference_logprobs(model: Path, adapter: Path | None, prompt: list[int], sam
     with torch.no_grad():
         logits = net(torch.tensor([prompt + sampled])).logits[0, len(prompt) - 1 : -1]
     return torch.log_softmax(logits / temperature, -1)[range(len(sampled)), sampled].tolist()
+
+
+@pytest.mark.slow
+async def test_the_plugin_adds_each_adapter_to_its_own_rows_only() -> None:
+    import torch
+
+    from appliance.vllm_plugin import add_lora_linear, rows_by_adapter
+
+    torch.manual_seed(0)
+    a, b = torch.randn(2, 3, 1, 4, 8), torch.randn(2, 3, 1, 5, 4)  # two slices of five outputs, three slots
+    x, y = torch.randn(6, 8), torch.randn(6, 10)
+    for indices in ([0, -1, 2, 2, 0, -1], [1] * 6, [-1] * 6):
+        wrapper = SimpleNamespace(rows_by_adapter=rows_by_adapter(torch.tensor(indices)))
+        found = y.clone()
+        add_lora_linear(wrapper, found, x, tuple(a), tuple(b), 0.5, (5, 5))
+        for row, slot in enumerate(indices):
+            added = torch.cat([0.5 * b[s, slot, 0] @ a[s, slot, 0] @ x[row] for s in (0, 1)]) if slot >= 0 else 0.0
+            assert torch.allclose(found[row], y[row] + added, atol=1e-5)
 
 
 @pytest.mark.real
@@ -419,18 +448,32 @@ async def test_vllm_agrees_with_transformers_and_leaves_nothing_behind(tmp_path:
         wanted = reference_logprobs(model, None, prompt, base.sampled_ids.tolist(), 1.0)
         assert np.abs(scores[len(prompt) - 1 :] - wanted).max() < 1e-3
         stop = int(base.sampled_ids[3])
-        cut = await engine.sample(prompt, 20, 0.7, stop_ids=[stop], seed=1)
+        cut = await engine.sample(prompt, 20, 0.7, stop_ids=[stop], seed=1, policy_version=0)
         assert cut.stop_reason is StopReason.STOP and int(cut.sampled_ids[-1]) == stop
 
-        group_id = engine._child.pid() if engine._child else None
-        members = [int(p.name) for p in Path("/proc").iterdir() if p.name.isdigit() and group_of(int(p.name)) == group_id]
-        assert len(members) >= 2 and group_id in members
-        os.kill(group_id or 0, signal.SIGKILL)
-        started_at = time.monotonic()
-        async with failing("dead"):
-            await engine.sample(prompt, max_tokens=20)
-        assert time.monotonic() - started_at < 10.0
-        await until_gone(members)
+        await kill_and_see_it_fail(engine, prompt, name="")
+        await engine.restart()
+        assert (await engine.sample(prompt, 20, 0.7, seed=2)).sampled_ids.tolist() == results[1].sampled_ids.tolist()
+        await kill_and_see_it_fail(engine, prompt, name="VLLM::EngineCore")
+
+
+async def kill_and_see_it_fail(engine: Engine, prompt: list[int], name: str) -> None:
+    """kill -9 of the API server (no name) or of the process called `name`."""
+    group_id = engine._child.pid() if engine._child else None
+    assert group_id is not None
+    members = [pid for pid in all_pids() if group_of(pid) == group_id]
+    assert len(members) >= 2
+    named = [pid for pid in members if Path(f"/proc/{pid}/cmdline").read_text().startswith(name)]
+    os.kill(named[0] if name else group_id, signal.SIGKILL)
+    started_at = time.monotonic()
+    async with failing("dead"):
+        await engine.sample(prompt, max_tokens=20)
+    assert time.monotonic() - started_at < 10.0
+    await until_gone(members)
+
+
+def all_pids() -> list[int]:
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
 
 
 def group_of(pid: int) -> int | None:

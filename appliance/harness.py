@@ -1,0 +1,205 @@
+"""Agent harnesses as data: one TOML file a harness, read strictly, turned into a command line.
+
+A harness is a black box: an image layer, a command, environment, files under its HOME, and the wire
+format it speaks. No code here or anywhere knows a harness by name; adding one adds one file.
+
+    name, version, wire          words
+    [image]   check, layer       a command that must print the version; Containerfile text
+    [launch]  argv, env          the command, run in /workspace with HOME=/home/agent and no input
+    [files]   path = text        written under HOME before each start
+    [limits]  memory_mb, pids    what one sandbox of it needs
+    [quirks]  name = sentence    where it departs from its wire format; for readers of records
+
+`{prompt}`, `{base_url}`, `{token}`, `{model}` and `{max_tokens}` are filled in at launch in argv, env
+and files ({prompt} not in files). The layer text may use `{base}` and `{node}`, the images of that name;
+its package installs start with `. /run/host/env` so that the host's mirror settings apply during the build.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path, PurePosixPath
+from typing import NoReturn, TypeAlias
+
+from appliance.errors import HarnessFileError
+
+WIRES = ("chat", "responses")
+WORDS = ("prompt", "base_url", "token", "model", "max_tokens")
+PLACEHOLDER = re.compile(r"\{(" + "|".join(WORDS) + r")\}")
+# What is written into JSON, TOML and URLs must need no quoting in any of them.
+PLAIN_VALUE = re.compile(r"[A-Za-z0-9._:/@+\-]{1,200}")
+NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,40}")
+
+Table: TypeAlias = dict[str, object]  # one TOML table before it is checked
+
+KEYS: dict[str, dict[str, type]] = {
+    "": {"name": str, "version": str, "wire": str, "image": dict, "launch": dict, "files": dict, "limits": dict,
+         "quirks": dict},
+    "image": {"check": list, "layer": str},
+    "launch": {"argv": list, "env": dict},
+    "limits": {"memory_mb": int, "pids": int},
+}  # fmt: skip
+OPTIONAL = {"files", "quirks"}
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One concrete start: command, environment, and files (path under HOME → text)."""
+
+    argv: tuple[str, ...]
+    env: dict[str, str]
+    files: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Harness:
+    """One harness file, checked. `layer` is Containerfile text; `check` must print `version`."""
+
+    name: str
+    version: str
+    wire: str
+    check: tuple[str, ...]
+    layer: str
+    argv: tuple[str, ...]
+    env: dict[str, str]
+    files: dict[str, str]
+    memory_bytes: int
+    pids: int
+    quirks: dict[str, str]
+
+    @classmethod
+    def from_file(cls, path: Path) -> Harness:
+        """Read one file; HarnessFileError names it and the offending key."""
+        try:
+            with path.open("rb") as handle:
+                table = tomllib.load(handle)
+        except (OSError, ValueError) as error:
+            raise HarnessFileError(f"{path}: cannot be read: {error}", "correct the file") from error
+        return _Reader(path).harness(table)
+
+    def launch(self, prompt: str, base_url: str, token: str, model: str, max_tokens: int) -> Launch:
+        """Fill in the placeholders for one rollout.
+
+        Raises ValueError for a base_url, token or model that cannot stand unquoted in a file or URL.
+        """
+        values = {"base_url": base_url, "token": token, "model": model, "max_tokens": str(max_tokens)}
+        for word, value in values.items():
+            if not PLAIN_VALUE.fullmatch(value):
+                raise ValueError(f"harness {self.name}: {word} {value!r} holds a character that is not allowed there")
+        values["prompt"] = prompt
+        return Launch(
+            argv=tuple(_fill(text, values) for text in self.argv),
+            env={key: _fill(text, values) for key, text in self.env.items()},
+            files={key: _fill(text, values) for key, text in self.files.items()},
+        )
+
+
+def load_harnesses(folder: Path) -> dict[str, Harness]:
+    """Every *.toml of `folder` by harness name, sorted. The file's name must be the harness's name."""
+    paths = sorted(folder.glob("*.toml"))
+    if not paths:
+        raise HarnessFileError(f"{folder}: no harness files there", "name the folder that holds the *.toml files")
+    return {harness.name: harness for harness in map(Harness.from_file, paths)}
+
+
+class _Reader:
+    """Checks one file's tables; every error names the file and the key."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def harness(self, table: Table) -> Harness:
+        self.check_keys("", table)
+        tables = {name: self.table(table, name) for name in ("image", "launch", "limits", "files", "quirks")}
+        for name in ("image", "launch", "limits"):
+            self.check_keys(name, tables[name])
+        harness = Harness(
+            name=self.text(table, "name", NAME),
+            version=self.text(table, "version"),
+            wire=self.text(table, "wire"),
+            check=self.texts(tables["image"], "image.check"),
+            layer=self.text(tables["image"], "image.layer"),
+            argv=self.texts(tables["launch"], "launch.argv"),
+            env=self.text_table(self.table(tables["launch"], "env"), "launch.env"),
+            files=self.text_table(tables["files"], "files"),
+            memory_bytes=self.positive(tables["limits"], "limits.memory_mb") * 1_000_000,
+            pids=self.positive(tables["limits"], "limits.pids"),
+            quirks=self.text_table(tables["quirks"], "quirks"),
+        )
+        self.check_meaning(harness)
+        return harness
+
+    def check_meaning(self, harness: Harness) -> None:
+        if harness.name != self.path.stem:
+            self.fail("name", f"is {harness.name!r}, but the file is called {self.path.name}", "make the two equal")
+        if harness.wire not in WIRES:
+            self.fail("wire", f"is {harness.wire!r}", f"use one of: {', '.join(WIRES)}")
+        if not any("{prompt}" in text for text in harness.argv):
+            self.fail("launch.argv", "does not use {prompt}", "pass the task's instruction as {prompt}")
+        used = " ".join((*harness.argv, *harness.env.values(), *harness.files.values()))
+        if "{base_url}" not in used:
+            self.fail("launch", "does not use {base_url} anywhere", "point the harness's API base at {base_url}")
+        for path, text in harness.files.items():
+            parts = PurePosixPath(path)
+            if parts.is_absolute() or ".." in parts.parts or path != str(parts):
+                self.fail(f"files.{path}", "is not a plain path under HOME", "write it as .folder/file")
+            if "{prompt}" in text:
+                self.fail(f"files.{path}", "uses {prompt}", "pass the prompt in launch.argv")
+
+    def check_keys(self, name: str, table: Table) -> None:
+        known = KEYS[name]
+        prefix = f"{name}." if name else ""
+        for key, value in table.items():
+            if key not in known:
+                near = get_close_matches(key, known, n=1)
+                remedy = f"did you mean {prefix}{near[0]}?" if near else f"known keys: {', '.join(known)}"
+                self.fail(prefix + key, "is not a known key", remedy)
+            if not isinstance(value, known[key]) or isinstance(value, bool):
+                self.fail(prefix + key, f"must be a {known[key].__name__}", "correct its type")
+        for key in known:
+            if key not in table and key not in OPTIONAL:
+                self.fail(prefix + key, "is missing", "add it")
+
+    def table(self, table: Table, key: str) -> Table:
+        value = table.get(key, {})
+        assert isinstance(value, dict)  # check_keys has seen it
+        return value
+
+    def text(self, table: Table, key: str, pattern: re.Pattern[str] | None = None) -> str:
+        value = table[key.rpartition(".")[2]]
+        assert isinstance(value, str)
+        if not value.strip() or (pattern and not pattern.fullmatch(value)):
+            self.fail(key, f"is {value!r}", f"must match {pattern.pattern}" if pattern else "must not be empty")
+        return value
+
+    def texts(self, table: Table, key: str) -> tuple[str, ...]:
+        value = table[key.rpartition(".")[2]]
+        if not isinstance(value, list) or not value or not all(isinstance(item, str) for item in value):
+            self.fail(key, "must be a non-empty list of strings", "write it as [\"program\", \"argument\"]")
+        return tuple(value)
+
+    def text_table(self, table: Table, key: str) -> dict[str, str]:
+        result: dict[str, str] = {}
+        for name, value in table.items():
+            if not isinstance(value, str):
+                self.fail(f"{key}.{name}", "must be a string", "quote it")
+            result[name] = value
+        return result
+
+    def positive(self, table: Table, key: str) -> int:
+        value = table[key.rpartition(".")[2]]
+        assert isinstance(value, int)
+        if value <= 0:
+            self.fail(key, f"is {value}", "must be greater than 0")
+        return value
+
+    def fail(self, key: str, problem: str, remedy: str) -> NoReturn:
+        raise HarnessFileError(f"{self.path}: {key} {problem}", remedy)
+
+
+def _fill(text: str, values: dict[str, str]) -> str:
+    """Put the values in; one pass, so a value that looks like a placeholder stays as it is."""
+    return PLACEHOLDER.sub(lambda match: values[match[1]], text)

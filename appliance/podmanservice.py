@@ -1,0 +1,212 @@
+"""The private Podman service: a child process on a Unix socket, and the REST client that talks to it.
+
+The client is podman-py's `APIClient`, for which every call is a thread's: one client a thread, since a
+requests session is not to be shared. The service carries the pid of its owner in its socket's name, so
+that two Corral commands over one storage never take each other's socket.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio
+from anyio.abc import Process
+
+from appliance.errors import HostError
+
+if TYPE_CHECKING:
+    from podman.api.client import APIResponse
+
+CALL_TIMEOUT_S = 60.0
+READY_S = 30.0
+STOP_S = 10.0
+
+
+class Gone(Exception):
+    """The service closed the connection or is not there."""
+
+
+class Refused(Exception):
+    """The service answered with an error status."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(f"{message} (HTTP {status})")
+        self.status = status
+        self.message = message
+
+
+class PodmanApi:
+    """Blocking REST calls, each made in a worker thread of the caller's choice."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._local = threading.local()
+
+    def request(self, method: str, path: str, params: Mapping[str, str] | None = None, body: object = None,
+                timeout_s: float | None = CALL_TIMEOUT_S) -> Any:  # fmt: skip
+        """One call; returns the decoded JSON answer, None when there is none. Raises Gone or Refused."""
+        answer = self._send(method, path, params, body, timeout_s)
+        if not answer.ok:
+            raise Refused(answer.status_code, _message(answer.content))
+        return json.loads(answer.content) if answer.content.strip() else None
+
+    def wait(self, name: str) -> int:
+        """Block until the container has ended; its exit code. Podman looks every 20 ms."""
+        # One string: podman-py would send a list as its Python text.
+        path = f"/containers/{name}/wait?condition=exited&condition=stopped&interval=20ms"
+        return int(self.request("POST", path, timeout_s=None))
+
+    def logs(self, name: str, last_bytes: int) -> bytes:
+        """The end of stdout and stderr, in the order Podman's monitor read their two pipes."""
+        streams = {"stdout": "true", "stderr": "true"}
+        answer = self._send("GET", f"/containers/{name}/logs", streams, None, CALL_TIMEOUT_S)
+        if not answer.ok:
+            raise Refused(answer.status_code, _message(answer.content))
+        return _frames(answer.content)[-last_bytes:]
+
+    def _send(self, method: str, path: str, params: Mapping[str, str] | None, body: object,
+              timeout_s: float | None) -> APIResponse:  # fmt: skip
+        from appliance.podmanclient import FAILURES, new_client, send  # noqa: PLC0415  (loads requests)
+
+        client = getattr(self._local, "client", None)
+        if client is None:
+            client = self._local.client = new_client(self._path)
+        data = None if body is None else json.dumps(body)
+        try:
+            return send(client, method, path, dict(params or {}), data, timeout_s)
+        except FAILURES as error:
+            client.close()
+            self._local.client = None
+            raise Gone(f"{method} {path}: {error.__cause__ or error}") from error
+
+
+class PodmanService:
+    """`podman system service` as a child that ends with its parent; started again by `ensure`."""
+
+    def __init__(self, run: Path, environment: Mapping[str, str]) -> None:
+        self._run = run
+        self._environment = dict(environment)
+        self._process: Process | None = None
+        self._lock = anyio.Lock()
+        self.starts = 0
+        self.socket = run / f"podman-{os.getpid()}.sock"
+
+    @property
+    def pid(self) -> int:
+        """Process id of the running service, 0 when there is none."""
+        return self._process.pid if self._process is not None and self._process.returncode is None else 0
+
+    async def ensure(self) -> bool:
+        """Return once the service answers, starting it (again) if it does not run; True if it was."""
+        async with self._lock:
+            if self.pid:
+                return False
+            await self._start()
+            self.starts += 1
+            return True
+
+    async def stop(self) -> None:
+        """End the service; containers are not touched."""
+        with anyio.CancelScope(shield=True):
+            process, self._process = self._process, None
+            if process is not None and process.returncode is None:
+                process.terminate()
+                with anyio.move_on_after(STOP_S):
+                    await process.wait()
+                if process.returncode is None:
+                    process.kill()
+                    await process.wait()
+            self.socket.unlink(missing_ok=True)
+
+    async def _start(self) -> None:
+        self._run.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _remove_dead_sockets(self._run)
+        self.socket.unlink(missing_ok=True)
+        log = self._run / f"podman-{os.getpid()}.log"
+        # The kernel ends the service when the thread that started it ends: here the event loop's own.
+        command = ["setpriv", "--pdeathsig", "TERM", "podman", "system", "service", "--time=0", f"unix://{self.socket}"]
+        with log.open("wb") as output:
+            process = self._process = await anyio.open_process(
+                command, env=self._environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                start_new_session=True,  # Ctrl-C is for Corral, which still needs the service to clean up
+            )  # fmt: skip
+        with anyio.move_on_after(READY_S):
+            while process.returncode is None:
+                if await _answers(self.socket):
+                    return
+                await anyio.sleep(0.02)
+        tail = log.read_text(errors="replace")[-1500:].strip()
+        await self.stop()
+        raise HostError(f"the Podman service did not come up: {tail}", "run `corral doctor`, or `podman info` by hand")
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeContainer:
+    """A container as the OCI runtime below Podman knows it."""
+
+    runtime: str
+    id: str
+
+    def delete(self) -> None:
+        """Kill what runs in it and remove it with its cgroups; no error when it is gone already."""
+        subprocess.run([self.runtime, "delete", "--force", self.id], capture_output=True, check=False)
+
+
+def runtime_containers(storage: Path) -> list[RuntimeContainer]:
+    """What the OCI runtime itself has under `storage`: also what a service killed in mid-start left."""
+    found = []
+    for runtime in ("runc", "crun"):
+        command = [runtime, "list", "--format", "json"]
+        try:
+            shown = subprocess.run(command, capture_output=True, text=True, check=False)
+        except FileNotFoundError:
+            continue
+        entries = json.loads(shown.stdout or "null") if shown.returncode == 0 else None
+        for entry in entries or ():
+            if Path(entry["bundle"]).is_relative_to(storage):
+                found.append(RuntimeContainer(runtime, entry["id"]))
+    return found
+
+
+async def _answers(path: Path) -> bool:
+    """Whether something listens and speaks HTTP on `path`."""
+    try:
+        async with await anyio.connect_unix(path) as stream:
+            await stream.send(b"GET /_ping HTTP/1.0\r\n\r\n")
+            return (await stream.receive(16)).startswith(b"HTTP/1.")
+    except (OSError, anyio.EndOfStream, anyio.BrokenResourceError):
+        return False
+
+
+def _remove_dead_sockets(run: Path) -> None:
+    """Remove the sockets and logs of owners that are gone."""
+    for path in run.glob("podman-*.*"):
+        owner = path.stem.removeprefix("podman-")
+        if owner.isdigit() and not Path(f"/proc/{owner}").exists():
+            path.unlink(missing_ok=True)
+
+
+def _frames(data: bytes) -> bytes:
+    """Payloads of a multiplexed stream: a byte of which stream, three of nothing, four of length."""
+    out = []
+    at = 0
+    while at + 8 <= len(data):
+        length = int.from_bytes(data[at + 4 : at + 8], "big")
+        out.append(data[at + 8 : at + 8 + length])
+        at += 8 + length
+    return b"".join(out)
+
+
+def _message(content: bytes) -> str:
+    try:
+        body = json.loads(content)
+        return str(body.get("message") or body.get("cause") or body)
+    except ValueError:
+        return content.decode(errors="replace")[:300]

@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from appliance.config import home
 from appliance.errors import HarnessFileError, HostError
 from appliance.harness import Harness, load_harnesses
 from appliance.podmanconf import podman_environment
@@ -284,8 +285,8 @@ def _ref(name: str, content: str) -> str:
 
 def _main(arguments: list[str]) -> int:
     """`build [NAME ...]` or `list`; the state folder is $CORRAL_HOME."""
-    data = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local/share")
-    home = Path(os.environ.get("CORRAL_HOME") or data / "corral")
+    home = home()
+    home.mkdir(parents=True, exist_ok=True)
     if arguments[:1] == ["list"]:
         print("\n".join(list_images(home)))
         return 0

@@ -33,12 +33,13 @@ EPERM = 1
 
 @dataclass(frozen=True, slots=True)
 class HostTraits:
-    """What about this host decides Podman's settings."""
+    """What about this host decides Podman's settings. `controllers`: the cgroup limits that can be set."""
 
     is_root: bool
     has_cgroup_v2: bool
     has_systemd: bool
     can_raise_limits: bool
+    controllers: frozenset[str]
     max_files: int
     max_processes: int
 
@@ -55,6 +56,7 @@ class HostTraits:
             has_cgroup_v2=Path("/sys/fs/cgroup/cgroup.controllers").exists(),
             has_systemd=Path("/run/systemd/system").is_dir(),
             can_raise_limits=not is_root or bool(effective >> CAP_SYS_RESOURCE & 1),
+            controllers=_controllers(is_root),
             max_files=_hard_limit(resource.RLIMIT_NOFILE),
             max_processes=_hard_limit(resource.RLIMIT_NPROC),
         )
@@ -176,6 +178,18 @@ def seccomp_profile() -> str:
         {"names": ["clone3"], "action": "SCMP_ACT_ERRNO", "errnoRet": ENOSYS},
     ]
     return json.dumps(profile | {"syscalls": rules}, indent=1) + "\n"
+
+
+def _controllers(is_root: bool) -> frozenset[str]:
+    """Root has all; a user has what systemd delegates to the user's own service, nothing on cgroup v1."""
+    if is_root:
+        return frozenset({"cpu", "memory", "pids"})
+    user = os.geteuid()
+    delegated = Path(f"/sys/fs/cgroup/user.slice/user-{user}.slice/user@{user}.service/cgroup.controllers")
+    try:
+        return frozenset(delegated.read_text().split())
+    except OSError:
+        return frozenset()
 
 
 def _hard_limit(which: int) -> int:

@@ -233,9 +233,9 @@ class Podman:
         if not self._traits.is_root:
             # Rootless: the user who runs Corral is the agent inside, so that mounted folders fit.
             request["userns"] = {"nsmode": "keep-id", "value": f"uid={AGENT_ID},gid={AGENT_ID}"}
-        if self._traits.is_root or self._traits.has_cgroup_v2:
-            # A rootless Podman has no limits to set on cgroup v1.
-            request["resource_limits"] = _resources(limits)
+        # A limit that this user may not set would keep the container from starting.
+        resources = _resources(limits).items()
+        request["resource_limits"] = {key: limit for key, limit in resources if key in self._traits.controllers}
         return request
 
     async def _watch(self, spec: SandboxSpec, started: float) -> Outcome:

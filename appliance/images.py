@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from appliance.config import home
+from appliance import config
 from appliance.errors import HarnessFileError, HostError
 from appliance.harness import Harness, load_harnesses
 from appliance.podmanconf import podman_environment
@@ -285,7 +285,7 @@ def _ref(name: str, content: str) -> str:
 
 def _main(arguments: list[str]) -> int:
     """`build [NAME ...]` or `list`; the state folder is $CORRAL_HOME."""
-    home = home()
+    home = config.home()
     home.mkdir(parents=True, exist_ok=True)
     if arguments[:1] == ["list"]:
         print("\n".join(list_images(home)))

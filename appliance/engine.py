@@ -25,7 +25,7 @@ import httpx
 import numpy as np
 
 from appliance.engine_answers import read_sample, read_scores, read_top
-from appliance.engine_child import NUM_LIVE_ADAPTERS, Child, EngineSettings
+from appliance.engine_child import NUM_LIVE_ADAPTERS, Child, EngineSettings, describe_exit
 from appliance.engine_probe import TEMPERATURE, check_temperature, model_config, probe_prompt, write_probe_adapter
 from appliance.errors import EngineError, HostError, ModelError
 from appliance.types import Logprobs, Sample, TokenIds
@@ -148,7 +148,7 @@ class Engine:
         told_at = started_at
         while not await self._healthy():
             if child.exit_code is not None:
-                raise self._no_start(f"ended with code {child.exit_code}", child)
+                raise self._no_start(describe_exit(child.exit_code), child)
             if time.monotonic() - told_at >= 5.0:
                 told_at = time.monotonic()
                 self._say(f"engine starting, {told_at - started_at:.0f} s")
@@ -174,7 +174,7 @@ class Engine:
             async with anyio.create_task_group() as group:
                 group.start_soon(self._watch_health, child)
                 code = await child.wait()
-                self._fail(EngineError("dead", f"the engine ended with code {code}; its last lines:\n{child.tail()}"))
+                self._fail(EngineError("dead", f"the engine {describe_exit(code)}; its last lines:\n{child.tail()}"))
                 group.cancel_scope.cancel()
 
     async def _watch_health(self, child: Child) -> None:

@@ -8,6 +8,7 @@ in a folder only we can enter.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -30,8 +31,10 @@ PLUGIN = "corral_cpu_lora"
 SERVE = "import runpy; runpy.run_module('vllm.entrypoints.openai.api_server', run_name='__main__')"
 """As `python -m`, but the spawned EngineCore then does not import the whole API server once more."""
 
-TAIL_LINES = 12
-TAIL_BYTES = 16_384
+TAIL_LINES = 8
+TAIL_BYTES = 65_536
+STAMP = re.compile(r"^\(\w+ pid=\d+\) (?:(?:ERROR|WARNING|INFO) \S+ \S+ \[[^]]+\] ?)?")
+FRAME = re.compile(r"\s{4}|  File |Traceback|INFO: |The above exception|During handling| - leaked|nanobind")
 STOP_DEADLINE_S = engine_guard.GRACE_S + 5.0
 NUM_LIVE_ADAPTERS = 2
 """Adapters kept loaded: the newest, and the one before it for calls still under way."""
@@ -125,6 +128,11 @@ def environment(settings: EngineSettings, folder: Path) -> dict[str, str]:
     return os.environ | switches
 
 
+def describe_exit(code: int) -> str:
+    """An exit code in words; 137 is SIGKILL, which without us is mostly the kernel short of memory."""
+    return "was killed (out of memory?)" if code == 137 else f"ended with code {code}"
+
+
 class Child:
     """One running server. Made by `start`, ended by `stop`; never reused."""
 
@@ -203,11 +211,13 @@ class Child:
                     os.killpg(target, signal.SIGKILL)
 
     def tail(self) -> str:
-        """The last lines of the log."""
+        """The last lines of the log that say something: without stack frames, stamps and repetition."""
         try:
             with self._log.open("rb") as log:
                 log.seek(max(0, log.seek(0, os.SEEK_END) - TAIL_BYTES))
                 lines = log.read().decode("utf-8", "replace").splitlines()
         except OSError as e:
             return f"(no log: {e})"
-        return "\n".join([line[:300] for line in lines if line.strip()][-TAIL_LINES:])
+        told = (STAMP.sub("", line).rstrip() for line in lines)
+        kept = dict.fromkeys(line[:300] for line in told if line and not FRAME.match(line))
+        return "\n".join([*kept][-TAIL_LINES:])

@@ -27,18 +27,19 @@ WATCH_S = 0.25
 class Sampler:
     """Samples from the version last given to `use`. Made by `Sampler.for_run`."""
 
-    def __init__(self, store: Store, run_id: str, config: RunConfig, engine: Engine) -> None:
+    def __init__(self, store: Store, run_id: str, config: RunConfig, engine: Engine, renderer: Renderer) -> None:
         self._store = store
         self._run_id = run_id
         self._config = config
         self._engine = engine
         self._up = anyio.Event()
         self._up.set()
+        self._loaded: int | None = None
         sampling = Sampling(
             temperature=config.rollout.temperature, max_tokens=config.rollout.max_tokens,
             context_length=config.engine.max_model_len, seed=config.seed,
         )
-        self.answerer = EngineAnswerer(self, Renderer.from_folder(engine.settings.model), sampling)
+        self.answerer = EngineAnswerer(self, renderer, sampling)
 
     @classmethod
     @asynccontextmanager
@@ -46,12 +47,14 @@ class Sampler:
         """Starts the engine on the run's served base (the dequantised NF4 base) and watches it until the end."""
         folder = home / "runs" / run_id
         settings = engine_settings(config, folder / "model" / "served", folder / "engine.log")
+        renderer = Renderer.from_folder(settings.model)
+        renderer.check_graft()
 
         def say(line: str) -> None:
             store.log("info", "engine", line, run_id)
 
         async with Engine(settings, say) as engine:
-            sampler = cls(store, run_id, config, engine)
+            sampler = cls(store, run_id, config, engine, renderer)
             async with anyio.create_task_group() as group:
                 group.start_soon(sampler._keep_alive)
                 yield sampler
@@ -64,9 +67,12 @@ class Sampler:
 
     async def use(self, version: int) -> None:
         """Loads a version of the run, unless it is the current one, and sees that its weights answer."""
+        if version == self._loaded:
+            return
         for number, path, _ in self._store.versions(self._run_id):
             if number == version:
                 swap = await self._engine.load_adapter(version, path)
+                self._loaded = version
                 self._store.log(
                     "info", "engine", f"version {version} answers (logprobs moved by up to {swap.shift:.4f})", self._run_id
                 )

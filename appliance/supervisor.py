@@ -15,7 +15,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
@@ -28,13 +28,14 @@ from appliance import schedule
 from appliance.config import CHECKOUT, RunConfig, from_record
 from appliance.errors import ApplianceError, HostError
 from appliance.harness import Harness, load_harnesses
+from appliance.proxy import Limits as ProxyLimits
 from appliance.proxy import Proxy
 from appliance.rollout import Place, make_rollout
 from appliance.sampler import Sampler
 from appliance.sandbox import Podman
 from appliance.store import Run, Store
-from appliance.tasks import Pack, Task, load_pack
-from appliance.teaching import teacher_for
+from appliance.tasks import Pack, load_pack
+from appliance.teaching import Choose, teachers
 from appliance.trainchild import TrainChild
 from appliance.types import Purpose, Rollout, RolloutPlan, RunState
 
@@ -142,7 +143,8 @@ class Supervisor:
             async with AsyncExitStack() as stack:
                 place = await self._open_place(stack, harnesses)
                 if is_taught:
-                    answerer, version = teacher_for(self.config, task, harnesses[plan.harness]), 0
+                    choose = await stack.enter_async_context(teachers(self.config.coldstart))
+                    answerer, version = choose(task, harnesses[plan.harness]), 0
                 else:
                     sampler, version = await self._newest_sampler(stack)
                     answerer = sampler.answerer
@@ -185,7 +187,7 @@ class Supervisor:
                 raise HostError(f"the image of {name} is missing ({ref})", "build it: corral images build")
         for name, harness in harnesses.items():
             self.store.note_harness(name, harness.version, harness.wire, images[name])
-        proxy = await stack.enter_async_context(Proxy.for_run(self.home, self.store, self.config))
+        proxy = await stack.enter_async_context(Proxy(self.store, self.home / "proxy", proxy_limits(self.config)))
         return Place(
             run_id=self.run.id, owner=owner, config=self.config, store=self.store, podman=podman, proxy=proxy,
             harnesses=dict(harnesses), images=images, grader_image=base_ref(), folder=self.home / "sandboxes",
@@ -198,7 +200,8 @@ class Supervisor:
             self.run.id, self.config.seed, self.config.harnesses, tasks, self.config.coldstart.rollouts
         )
         rollouts = self.store.plan(plans)
-        await self._make(place, rollouts, 0, lambda task, harness: teacher_for(self.config, task, harness))
+        async with teachers(self.config.coldstart) as choose:
+            await self._make(place, rollouts, 0, choose)
         self.store.begin_phase(self.run.id, "coldstart")
         await TrainChild(self.home, self.run.id, "coldstart").complete()
         self._stop_if_draining()
@@ -261,7 +264,7 @@ class Supervisor:
     # ------------------------------------------------------------------ many rollouts
 
     async def _make(
-        self, place: Place, rollouts: Sequence[Rollout], version: int, answerer: Callable[[Task, Harness], object]
+        self, place: Place, rollouts: Sequence[Rollout], version: int, choose: Choose
     ) -> None:
         """Makes those rollouts that have no outcome yet, `rollout.parallel` at once; raises Drained when stopping."""
         waiting = iter(schedule.unfinished(rollouts))
@@ -276,7 +279,7 @@ class Supervisor:
                 if self.draining.is_set():
                     return
                 task, harness = self.pack.task(rollout.plan.task), place.harnesses[rollout.plan.harness]
-                await make_rollout(place, rollout, task, answerer(task, harness), version)  # type: ignore[arg-type]
+                await make_rollout(place, rollout, task, choose(task, harness), version)
                 finished += 1
                 now = time.monotonic()
                 if now - told_at >= PROGRESS_S:
@@ -292,6 +295,12 @@ class Supervisor:
     def _stop_if_draining(self) -> None:
         if self.draining.is_set():
             raise Drained
+
+
+def proxy_limits(config: RunConfig) -> ProxyLimits:
+    """What one rollout may ask of the proxy."""
+    calls = config.rollout.max_calls
+    return ProxyLimits(max_calls=calls, max_sampled_tokens=calls * config.rollout.max_tokens)
 
 
 def chosen_harnesses(config: RunConfig) -> dict[str, Harness]:

@@ -146,6 +146,9 @@ def _split(tree: Tree, number: int, at: int) -> None:
 
 # ------------------------------------------------------------------ what is trained
 
+SIDE_HEADERS = ("x-openai-subagent", "x-codex-parent-thread-id", "x-claude-code-agent-id", "x-parent-session-id")
+"""Headers by which harnesses mark a sub-agent's calls; left out of training, as in the paper."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Row:
@@ -172,8 +175,8 @@ def untrained(calls: Sequence[Call]) -> dict[int, str]:
             reasons[i] = "nothing was sampled"
         elif not call.delivered and not any(_continues(other, call) for other in calls):
             reasons[i] = "the harness never took the answer"
-        elif call.lineage:
-            reasons[i] = call.lineage
+        elif any(header in call.lineage for header in SIDE_HEADERS):
+            reasons[i] = "a sub-agent's call"
     return reasons
 
 

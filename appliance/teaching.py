@@ -1,0 +1,41 @@
+"""Which teacher answers a rollout of the cold start: the task's own commands, or a model the user names."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from appliance.config import ColdstartSection
+from appliance.errors import ConfigError, PackError
+from appliance.harness import Harness
+from appliance.proxy import Answerer
+from appliance.tasks import Task
+from appliance.teacher import ScriptedTeacher, Upstream, UpstreamTeacher
+
+KEY_VARIABLE = "CORRAL_TEACHER_KEY"
+SCRIPTED = "scripted"
+
+Choose = Callable[[Task, Harness], Answerer]
+
+
+@asynccontextmanager
+async def teachers(settings: ColdstartSection) -> AsyncIterator[Choose]:
+    """A function from (task, harness) to the teacher that answers. The key of a URL comes from CORRAL_TEACHER_KEY."""
+    if settings.teacher == SCRIPTED:
+        yield scripted
+        return
+    if not settings.teacher.startswith(("http://", "https://")):
+        raise ConfigError(f"coldstart.teacher: {settings.teacher!r} is neither `scripted` nor a URL", "write https://…/v1")
+    upstream = Upstream(
+        settings.teacher_wire, settings.teacher, settings.teacher_model, os.environ.get(KEY_VARIABLE, "")
+    )
+    async with UpstreamTeacher(upstream) as teacher:
+        yield lambda task, harness: teacher
+
+
+def scripted(task: Task, harness: Harness) -> Answerer:
+    """The teacher that plays the task's solution/teacher.json through the harness's shell tool."""
+    if not task.teacher:
+        raise PackError(f"{task.path}/solution/teacher.json: missing", "write its commands, or set coldstart.teacher to a URL")
+    return ScriptedTeacher(task.teacher, final_command=getattr(harness, 'final_command', ''))

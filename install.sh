@@ -1,0 +1,213 @@
+#!/bin/sh
+# Corral's installer and starter. Idempotent: what is there already is left alone.
+#
+#   ./install.sh          install
+#   ./install.sh demo     install what is missing, then run the demonstration
+#   ./install.sh test     install what is missing, then run every check and test
+#
+# State goes to $CORRAL_HOME (default: corral in the XDG data folder), packages to .venv beside this file.
+set -eu
+
+cd "$(dirname "$0")"
+STARTED_AT=$(date +%s)
+VENV=.venv
+HOME_FOLDER=${CORRAL_HOME:-${XDG_DATA_HOME:-$HOME/.local/share}/corral}
+NEEDED_GB=12
+LOG=$(mktemp)
+trap 'rm -f "$LOG"' EXIT
+
+say() { printf '%s\n' "$*"; }
+fail() { printf 'error: %s\n  remedy: %s\n' "$1" "$2" >&2; exit 1; }
+
+as_root() {
+    if [ "$(id -u)" -eq 0 ]; then
+        "$@"
+    elif command -v sudo >/dev/null 2>&1; then
+        say "system: sudo is asked for to run: $*"
+        sudo "$@"
+    else
+        fail "root is needed to run: $*" "run that command as root, then run ./install.sh again"
+    fi
+}
+
+# ---------------------------------------------------------------- what the machine must have
+
+check_machine() {
+    [ "$(uname -s)" = Linux ] || fail "Corral needs Linux (sandboxes are Linux containers)" "use a Linux machine or a virtual machine"
+    [ "$(uname -m)" = x86_64 ] || fail "the locked packages are for x86_64, this is $(uname -m)" "use an x86_64 machine"
+    [ -w . ] || fail "the folder $(pwd) is not writable" "clone Corral into a folder of your own"
+    mkdir -p "$HOME_FOLDER" 2>/dev/null && [ -w "$HOME_FOLDER" ] || fail "$HOME_FOLDER is not writable" "set CORRAL_HOME to a folder of your own"
+    if [ ! -f "$VENV/.locked" ]; then
+        for place in . "$HOME_FOLDER"; do
+            free=$(df -Pk "$place" | awk 'NR==2 {print int($4 / 1048576)}')
+            [ "$free" -ge "$NEEDED_GB" ] || fail "only $free GB free at $place; $NEEDED_GB GB are needed" "free some space, or set CORRAL_HOME elsewhere"
+        done
+    fi
+}
+
+find_python() {
+    for name in "${CORRAL_PYTHON:-}" python3.11 python3.12 python3.13 python3; do
+        [ -n "$name" ] && command -v "$name" >/dev/null 2>&1 || continue
+        if "$name" -c 'import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' 2>/dev/null; then
+            PYTHON=$name
+            return 0
+        fi
+    done
+    return 1
+}
+
+# ---------------------------------------------------------------- system packages
+
+# Program looked for, then the package that brings it on Debian and Ubuntu, Fedora, Arch.
+system_programs() {
+    cat <<'LIST'
+podman:podman:podman:podman
+catatonit:catatonit:catatonit:catatonit
+mmdebstrap:mmdebstrap:mmdebstrap:mmdebstrap
+setpriv:util-linux:util-linux:util-linux
+LIST
+    if [ "$(id -u)" -ne 0 ]; then echo "newuidmap:uidmap:shadow-utils:shadow"; fi
+}
+
+# /usr/sbin is not on every user's PATH, and catatonit may live in a folder of its own.
+have_program() {
+    command -v "$1" >/dev/null 2>&1 || [ -x "/usr/sbin/$1" ] || [ -x "/usr/libexec/podman/$1" ] \
+        || [ -x "/usr/lib/podman/$1" ] || [ -x "/usr/libexec/catatonit/$1" ]
+}
+
+missing_packages() {
+    missing=
+    for line in $(system_programs); do
+        have_program "${line%%:*}" || missing="$missing $(printf '%s' "$line" | cut -d: -f"$column")"
+    done
+    # crun refuses hosts that mount cgroup v1 and v2 side by side; runc takes them.
+    if [ -e /sys/fs/cgroup/cgroup.controllers ]; then
+        have_program crun || have_program runc || missing="$missing crun"
+    else
+        have_program runc || missing="$missing runc"
+    fi
+    # mmdebstrap checks Debian's signatures; Ubuntu keeps the keys in a package of their own.
+    if [ "$column" -eq 2 ] && [ ! -e /usr/share/keyrings/debian-archive-keyring.gpg ]; then
+        missing="$missing debian-archive-keyring"
+    fi
+    if [ "$column" -eq 2 ] && ! find_python; then missing="$missing python3 python3-venv"; fi
+}
+
+install_system() {
+    if command -v apt-get >/dev/null 2>&1; then column=2
+    elif command -v dnf >/dev/null 2>&1; then column=3
+    elif command -v pacman >/dev/null 2>&1; then column=4
+    else column=0; fi
+    if [ "$column" -eq 0 ]; then
+        for line in $(system_programs); do
+            have_program "${line%%:*}" || fail "${line%%:*} is missing and this system's package manager is not known" \
+                "install podman, crun or runc, catatonit and mmdebstrap, then run ./install.sh again"
+        done
+        return 0
+    fi
+    missing_packages
+    if [ -z "$missing" ]; then
+        say "system: podman, its runtime, catatonit and mmdebstrap are there"
+        return 0
+    fi
+    say "system: installing$missing"
+    # $missing is a list of package names and is meant to be split.
+    case $column in
+        2) as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends $missing >"$LOG" 2>&1 || {
+               say "system: refreshing the package lists"
+               as_root apt-get update -q >"$LOG" 2>&1 || { tail -5 "$LOG"; fail "the package lists could not be refreshed" "check the network and apt's sources"; }
+               as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends $missing >"$LOG" 2>&1 \
+                   || { tail -5 "$LOG"; fail "could not install:$missing" "install them by hand, then run ./install.sh again"; }
+           } ;;
+        3) as_root dnf install -y -q $missing || fail "could not install:$missing" "install them by hand, then run ./install.sh again" ;;
+        4) as_root pacman -S --needed --noconfirm $missing || fail "could not install:$missing" "install them by hand, then run ./install.sh again" ;;
+    esac
+}
+
+# ---------------------------------------------------------------- Python packages
+
+# Shows how far pip is while it works: packages collected of those locked.
+watched_pip() {
+    "$VENV/bin/python" -m pip "$@" >"$LOG" 2>&1 &
+    pid=$!
+    ticks=0
+    while kill -0 "$pid" 2>/dev/null; do
+        sleep 1
+        ticks=$((ticks + 1))
+        if [ $((ticks % 15)) -eq 0 ]; then say "packages: $(grep -c '^Collecting' "$LOG" || true) of $total collected, $ticks s"; fi
+    done
+    wait "$pid"
+}
+
+install_packages() {
+    if [ -d /proc/driver/nvidia/gpus ]; then device=gpu; else device=cpu; fi
+    lock=locks/$device.txt
+    wanted=$(cat "$lock" pyproject.toml | sha256sum | cut -d' ' -f1)
+    if [ -f "$VENV/.locked" ] && [ "$(cat "$VENV/.locked")" = "$wanted" ]; then
+        say "packages: $lock is installed"
+        return 0
+    fi
+    find_python || fail "Python 3.11, 3.12 or 3.13 with venv is needed" "install it, or name it in CORRAL_PYTHON"
+    total=$(grep -c '==' "$lock")
+    say "packages: device $device, $PYTHON, $total packages from $lock (about two minutes)"
+    [ -x "$VENV/bin/python" ] || "$PYTHON" -m venv "$VENV" || fail "no virtual environment could be made" "install your Python's venv package"
+    if [ "$device" = gpu ]; then
+        watched_pip install -r "$lock" || pip_failed
+    else
+        # The lock is the whole closure. Where no index offers the CPU build of torch, PyTorch's own does.
+        watched_pip install --no-deps -r "$lock" || {
+            grep -q 'torch==' "$LOG" || pip_failed
+            say "packages: asking PyTorch's CPU index too"
+            watched_pip install --no-deps --extra-index-url https://download.pytorch.org/whl/cpu -r "$lock" || pip_failed
+        }
+    fi
+    watched_pip install --no-deps --no-build-isolation -e . || pip_failed
+    printf '%s' "$wanted" >"$VENV/.locked"
+    say "packages: installed"
+}
+
+pip_failed() {
+    tail -5 "$LOG" >&2
+    if grep -qiE 'no space left|disk quota' "$LOG"; then fail "no space left while installing packages" "free space: $NEEDED_GB GB are needed in all"; fi
+    fail "packages could not be installed" "check that the package index can be reached (pip's message is above)"
+}
+
+# ---------------------------------------------------------------- Corral itself
+
+install_launcher() {
+    folder=$HOME/.local/bin
+    mkdir -p "$folder"
+    printf '#!/bin/sh\nexec "%s/%s/bin/corral" "$@"\n' "$(pwd)" "$VENV" >"$folder/corral"
+    chmod 755 "$folder/corral"
+    case ":$PATH:" in
+        *":$folder:"*) say "launcher: corral" ;;
+        *) say "launcher: $folder/corral (add that folder to PATH, or call $VENV/bin/corral)" ;;
+    esac
+}
+
+install_all() {
+    check_machine
+    install_system
+    install_packages
+    "$VENV/bin/corral" images build "$@" || exit 1
+    install_launcher
+}
+
+run_tests() {
+    say "checks: ruff, mypy, import-linter"
+    "$VENV/bin/ruff" check .
+    "$VENV/bin/mypy"
+    "$VENV/bin/lint-imports"
+    say "tests: fast tier"
+    "$VENV/bin/python" -m pytest -m "not slow and not real"
+    say "tests: slow and real-part tiers"
+    "$VENV/bin/python" -m pytest -m "slow or real"
+}
+
+case "${1:-}" in
+    "") install_all; say "installed; try: ./install.sh demo" ;;
+    demo) shift; install_all pi codex; exec "$VENV/bin/corral" demo --started-at "$STARTED_AT" "$@" ;;
+    test) install_all; run_tests ;;
+    -h | --help) sed -n '2,8p' "$0" ;;
+    *) fail "unknown command: $1" "use ./install.sh, ./install.sh demo or ./install.sh test" ;;
+esac

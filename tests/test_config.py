@@ -1,0 +1,72 @@
+"""The configuration: file, environment and command line, and what a slip is told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from appliance.config import from_record, leaves, resolve, sources
+from appliance.errors import ConfigError
+
+
+@pytest.fixture
+def toml(tmp_path: Path) -> Path:
+    path = tmp_path / "run.toml"
+    path.write_text("seed = 3\nharnesses = ['pi']\n[train]\nsteps = 2\ngroups = 4\n")
+    return path
+
+
+def test_command_line_over_environment_over_file(toml: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CORRAL_RUN_TRAIN__STEPS", "5")
+    monkeypatch.setenv("CORRAL_RUN_TRAIN__GROUPS", "6")
+    config = resolve(toml, {"train.groups": "7", "harnesses": "codex, pi"})
+    assert (config.seed, config.train.steps, config.train.groups, config.harnesses) == (3, 5, 7, ("codex", "pi"))
+    decided = sources(toml, {"train.groups": "7"})
+    assert decided["seed"] == str(toml)
+    assert decided["train.steps"] == "environment CORRAL_RUN_TRAIN__STEPS"
+    assert decided["train.groups"] == "command line"
+    assert decided["train.clip_low"] == "default"
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "remedy"),
+    [
+        ("[train]\nlearning_rat = 1", "unknown key 'train.learning_rat'", "'train.learning_rate'"),
+        ("[trian]\nsteps = 1", "unknown key 'trian'", "'train'"),
+        ("[train]\nsteps = -1", "train.steps", "config show"),
+        ("[train\n", "not valid TOML", "mend"),
+        ("harnesses = []", "harnesses", "config show"),
+    ],
+)
+def test_a_slip_in_the_file_is_named_with_its_remedy(tmp_path: Path, text: str, message: str, remedy: str) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as raised:
+        resolve(path)
+    assert message in raised.value.message and str(path) in raised.value.message
+    assert remedy in raised.value.remedy
+
+
+def test_a_slip_in_the_environment_or_on_the_command_line_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="--set: unknown key 'train.group'"):
+        resolve(None, {"train.group": "4"})
+    monkeypatch.setenv("CORRAL_RUN_TRAIN__STEP", "5")
+    with pytest.raises(ConfigError, match="environment: unknown key 'train.step'"):
+        resolve(None)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no such file"):
+        resolve(tmp_path / "none.toml")
+
+
+def test_a_recorded_configuration_ignores_the_environment(toml: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = resolve(toml)
+    monkeypatch.setenv("CORRAL_RUN_SEED", "9")
+    assert from_record(json.loads(config.model_dump_json())) == config
+
+
+def test_every_key_has_a_meaning() -> None:
+    assert all(meaning for _, _, meaning in leaves(resolve(None)))

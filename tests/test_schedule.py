@@ -1,0 +1,56 @@
+"""The schedule is a pure function of the seed: what a resumed run finds missing is what is missing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import islice
+
+from appliance import schedule
+from appliance.types import Purpose, Rollout, RolloutPlan, RolloutState
+
+
+def a_rollout(plan: RolloutPlan, reward: float | None, state: RolloutState = RolloutState.GRADED) -> Rollout:
+    return Rollout(1, plan, state, 1, 0, reward, {}, "", "", 0.0, None, None)
+
+
+def test_teaching_uses_every_task_before_one_comes_again() -> None:
+    plans = schedule.teaching("r", 0, ["pi", "codex"], ["a", "b", "c"], 4)
+    per_harness = Counter((p.harness, p.task) for p in plans)
+    assert len(plans) == 8 and len(set(plans)) == 8
+    assert all(1 <= per_harness[h, t] <= 2 for h in ("pi", "codex") for t in "abc")
+    assert [p.harness for p in plans[:4]] == ["pi", "codex", "pi", "codex"]
+
+
+def test_every_task_meets_every_harness_before_it_comes_again() -> None:
+    pairs = list(islice(schedule.groups(0, ["pi", "codex"], ["a", "b", "c"]), 6))
+    assert sorted(pairs) == sorted((t, h) for t in "abc" for h in ("pi", "codex"))
+    assert pairs == list(islice(schedule.groups(0, ["pi", "codex"], ["a", "b", "c"]), 6))
+    assert pairs != list(islice(schedule.groups(1, ["pi", "codex"], ["a", "b", "c"]), 6))
+
+
+def test_a_step_is_the_same_plan_twice() -> None:
+    pairs = [("a", "pi"), ("b", "codex")]
+    once, again = (schedule.training_step("r", 3, pairs, 4, 7) for _ in range(2))
+    assert once == again and len(set(once)) == 8
+    assert Counter(p.group for p in once) == {"3/a/pi": 4, "3/b/codex": 4}
+
+
+def test_evaluation_plans_the_same_rollouts_before_and_after() -> None:
+    before = schedule.evaluation("r", Purpose.EVAL_BEFORE, 0, ["pi", "codex"], ["a", "b"], 2)
+    after = schedule.evaluation("r", Purpose.EVAL_AFTER, 8, ["pi", "codex"], ["a", "b"], 2)
+    assert [(p.harness, p.task, p.index) for p in before] == [(p.harness, p.task, p.index) for p in after]
+    assert len(set(before)) == 8
+
+
+def test_only_rollouts_without_an_outcome_are_made_again() -> None:
+    plan = RolloutPlan("r", Purpose.TRAIN, 1, "pi", "a", 0)
+    states = [RolloutState.GRADED, RolloutState.RUNNING, RolloutState.FAILED, RolloutState.PLANNED]
+    left = schedule.unfinished([a_rollout(plan, None, s) for s in states])
+    assert [r.state for r in left] == [RolloutState.RUNNING, RolloutState.PLANNED]
+
+
+def test_a_group_of_equal_rewards_is_not_useful() -> None:
+    plan = RolloutPlan("r", Purpose.TRAIN, 1, "pi", "a", 0)
+    other = RolloutPlan("r", Purpose.TRAIN, 1, "pi", "b", 0)
+    rollouts = [a_rollout(plan, 1.0), a_rollout(plan, 0.0), a_rollout(other, 1.0), a_rollout(other, 1.0)]
+    assert schedule.useful_groups(rollouts) == 1

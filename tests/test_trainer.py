@@ -1,0 +1,67 @@
+"""What the trainer makes of recorded rollouts: advantages by group, rows, utilisation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+from appliance.store import CallDraft, Store
+from appliance.train.trainer import advantages_of, training_rows
+from appliance.types import Purpose, Reward, Rollout, RolloutPlan, Sample, StopReason
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    opened = Store.open(tmp_path / "record.db")
+    opened.create_run("r", "demo", {}, 0, "test")
+    return opened
+
+
+def rolled(store: Store, task: str, rewards: list[float | None]) -> None:
+    """A group of rollouts of two calls each (2 + 3 sampled tokens); None: failed."""
+    plans = [RolloutPlan("r", Purpose.TRAIN, 1, "pi", task, n) for n in range(len(rewards))]
+    for rollout, reward in zip(store.plan(plans), rewards, strict=True):
+        store.begin(rollout.id, 0)
+        add_call(store, rollout, 0, [1, 2], [3, 4])
+        add_call(store, rollout, 1, [1, 2, 3, 4, 5], [6, 7, 8])
+        if reward is None:
+            store.fail(rollout.id, "sandbox:lost", "gone")
+        else:
+            store.grade(rollout.id, Reward(reward), "", {})
+
+
+def add_call(store: Store, rollout: Rollout, sequence: int, prompt: list[int], sampled: list[int]) -> None:
+    sample = Sample(
+        np.array(prompt, np.int32), np.array(sampled, np.int32), np.full(len(sampled), -0.5, np.float32),
+        StopReason.STOP, 0,
+    )  # fmt: skip
+    store.add_call(rollout.id, CallDraft(sequence, "chat", b"", b"", b"{}", sample, "stop", 1.0, 2.0))
+
+
+def test_advantages_are_by_group_and_a_failed_rollout_has_none(store: Store) -> None:
+    rolled(store, "a", [1.0, 0.0, None])
+    rolled(store, "b", [0.5, 0.5])
+    rollouts = store.rollouts("r")
+    advantages, metrics = advantages_of(rollouts)
+    by_task = [[advantages[r.id] for r in rollouts if r.plan.task == t] for t in "ab"]
+    assert by_task[0] == [pytest.approx(0.707106, abs=2e-6), pytest.approx(-0.707106, abs=2e-6), None]
+    assert by_task[1] == [0.0, 0.0]
+    assert metrics["reward"] == 0.5 and metrics["frac_reward_zero_std"] == 0.5 and metrics["failed_rollouts"] == 1
+
+
+def test_rows_hold_every_sampled_token_of_graded_rollouts_once(store: Store) -> None:
+    rolled(store, "a", [1.0, 0.0, None])
+    found, metrics = training_rows(store, store.rollouts("r"))
+    assert [list(row.ids) for row in found] == [[1, 2, 3, 4, 5, 6, 7, 8]] * 2
+    assert [int(row.mask.sum()) for row in found] == [5, 5]
+    assert metrics["sampled_tokens"] == 15 and metrics["trained_tokens"] == 10 and metrics["rows_per_rollout"] == 1
+
+
+def test_groups_of_equal_rewards_are_left_out_of_the_update_but_count_as_trained(store: Store) -> None:
+    rolled(store, "a", [1.0, 1.0])
+    found, metrics = training_rows(store, store.rollouts("r"))
+    assert found == [] and metrics["trained_tokens"] == metrics["sampled_tokens"] == 10

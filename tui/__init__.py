@@ -1,0 +1,1 @@
+"""The terminal UI: reads the record, draws it, and writes one command, `stop`."""

@@ -1,0 +1,112 @@
+"""What lies over the views: help, a question, the filter line, and what is said when there is nothing to show."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import Vertical
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Input, Static
+
+KEYS: tuple[tuple[str, str], ...] = (
+    ("1 – 5", "Runs, Rollouts, Curve, Log, Calls"),
+    ("j k  g G", "down and up, first and last (also arrows, Home, End)"),
+    ("enter", "open: a run's rollouts, a rollout's calls"),
+    ("esc", "clear the filter, then go back"),
+    ("/", "filter a list; find in a call (enter: next place)"),
+    ("n p", "in Calls: next and previous call"),
+    ("e r", "in Calls: whole history, raw bytes"),
+    ("f l p", "in Log: follow or freeze, level, part"),
+    ("y", "copy the id under the cursor"),
+    ("s", "stop the run: what is under way ends first"),
+    ("q", "leave; the run goes on"),
+)
+LEGEND = "▲ slow: quiet for a quarter of its time limit;  ! hung: for half"
+
+
+class Help(ModalScreen[None]):
+    """Every key; any of esc, ?, q and enter closes it."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        ("escape,question_mark,q,enter", "close", "Close"),
+    ]
+
+    def compose(self) -> ComposeResult:
+        """A table of keys."""
+        lines = [Content.assemble((f"{keys:<10}", "bold $accent"), text) for keys, text in KEYS]
+        with Vertical(classes="dialog") as box:
+            box.border_title = "Keys"
+            yield Static(Content("\n").join(lines), markup=False)
+            yield Static(f"\n{LEGEND}", classes="quiet", markup=False)
+
+    def action_close(self) -> None:
+        """Back to the views."""
+        self.dismiss()
+
+
+class Confirm(ModalScreen[bool]):
+    """A question answered by y or n; everything else means no."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [("y", "answer(True)", "Yes"), ("n,escape,q", "answer(False)", "No")]
+
+    def __init__(self, title: str, text: str) -> None:
+        super().__init__()
+        self._title = title
+        self._text = text
+
+    def compose(self) -> ComposeResult:
+        """The question and its two keys."""
+        keys = Content.assemble(("y", "bold $accent"), " yes     ", ("n", "bold $accent"), " no")
+        with Vertical(classes="dialog") as box:
+            box.border_title = self._title
+            yield Static(self._text, markup=False)
+            yield Static(Content("\n") + keys, markup=False)
+
+    def action_answer(self, yes: bool) -> None:
+        """Closes with the answer."""
+        self.dismiss(yes)
+
+
+class FilterLine(Input):
+    """The line that `/` opens; what it holds is applied while typing."""
+
+    def __init__(self) -> None:
+        super().__init__(id="filter", placeholder="filter: words that must all be in a row", compact=True)
+
+
+class Notice(Static):
+    """Shown instead of the views: the first run, or a record that cannot be read."""
+
+    def __init__(self) -> None:
+        super().__init__(id="notice", markup=False)
+
+    def first_run(self, home: str, can_start: bool, is_starting: bool) -> None:
+        """Says how to begin."""
+        start: list[Content | str | tuple[str, str]] = [("corral demo", "bold $accent"), "   in a shell"]
+        if can_start:
+            start = ["press ", ("d", "bold $accent"), ", or type ", ("corral demo", "bold $accent"), " in a shell"]
+        if is_starting:
+            start = [("● starting the demo …", "$success"), "  this screen changes by itself"]
+        self.update(
+            Content.assemble(
+                ("Nothing has been trained here yet.\n\n", "bold"),
+                "The demo trains a small policy inside two real agent harnesses, on this\n",
+                "machine alone, and shows here how its reward rises.\n\n  ",
+                *start,
+                (f"\n\nLooking for a record in {home}", "$muted"),
+            )
+        )
+
+    def trouble(self, what: str, remedy: str) -> None:
+        """Says what is wrong and what to do; goes away by itself when it is mended."""
+        self.update(
+            Content.assemble(
+                ("✗ The record cannot be read\n\n", "bold $error"),
+                (what + "\n\n", ""),
+                ("→ " + remedy if remedy else "", "$accent"),
+                ("\n\nLooking again every second.", "$muted"),
+            )
+        )

@@ -1,0 +1,138 @@
+"""View 2: the rollouts of the chosen run, live ones on top; slow ones and hung ones stand out by glyph and word."""
+
+from __future__ import annotations
+
+from textual import on
+from textual.app import ComposeResult
+from textual.content import Content
+from textual.widget import Widget
+from textual.widgets import Static
+
+from appliance.types import RolloutState
+from tui.listing import Cell, Column, Listing, Shape
+from tui.state import RolloutLine, Snapshot
+from tui.text import PACE_LOOKS, ROLLOUT_LOOKS, count, duration, reward
+from tui.view import RolloutOpened, View, fields, rollout_span
+
+COLUMNS = (
+    Column("State", 10),
+    Column("Time", 5, right=True),
+    Column("Quiet", 9),
+    Column("Task", 10, grow=5),
+    Column("Harness", 7, grow=1),
+    Column("For", 6),
+    Column("Calls", 5, right=True),
+    Column("Tokens", 6, right=True),
+    Column("Reward", 6, grow=3),
+)
+
+
+class RolloutsView(View):
+    """The list of rollouts. Enter shows the calls of one."""
+
+    BINDINGS = [("enter", "open", "Calls")]  # noqa: RUF012
+
+    def compose_body(self) -> ComposeResult:
+        """The list above, details of one rollout below."""
+        empty = "No rollouts yet: they appear when the run has planned its first phase."
+        yield Listing(Shape(COLUMNS, lambda r: str(r.id), self._cells, empty), id="rollouts-list")
+        yield Static(id="rollout-details", classes="details", markup=False)
+
+    def on_mount(self) -> None:
+        """State before the first snapshot."""
+        self._snapshot = Snapshot()
+
+    @property
+    def focus_target(self) -> Widget:
+        """The list."""
+        return self._list
+
+    @property
+    def _list(self) -> Listing[RolloutLine]:
+        return self.query_one("#rollouts-list", Listing)
+
+    def show(self, snapshot: Snapshot) -> None:
+        """Draws the rollouts of the chosen run."""
+        self._snapshot = snapshot
+        self._list.show(snapshot.rollouts)
+        now, rollouts = snapshot.now, snapshot.rollouts
+        paces = [r.pace(now) for r in rollouts if r.is_live]
+        states = [r.state for r in rollouts]
+        spans = [(f"{len(paces)} live", "bold")]
+        for pace, style in (("slow", "$warning"), ("hung", "bold $error")):
+            if pace in paces:
+                spans.append((f"   {PACE_LOOKS[pace][0]} {paces.count(pace)} {pace}", style))
+        failed = states.count(RolloutState.FAILED)
+        spans.append((f"   {states.count(RolloutState.GRADED)} graded", "$muted"))
+        spans.append((f"   {failed} failed", "$error" if failed else "$muted"))
+        spans.append((f"   {states.count(RolloutState.PLANNED)} waiting", "$muted"))
+        self.say(*spans)
+        self._detail(self._list.current)
+
+    def filter(self, text: str) -> None:
+        """Filters by every column, so `hung`, `pi` or `train 3` work."""
+        self.filter_text = text
+        self._list.filter(text)
+        self.show(self._snapshot)
+
+    def copied(self) -> str:
+        """The rollout's id."""
+        return str(self._list.current.id) if self._list.current else ""
+
+    def action_open(self) -> None:
+        """Shows the calls of the rollout."""
+        self._list.action_open()
+
+    @on(Listing.Moved, "#rollouts-list")
+    def _moved(self, message: Listing.Moved) -> None:
+        current = self._list.current
+        self._detail(current)
+        if current and isinstance(message, Listing.Opened):
+            self.post_message(RolloutOpened(current))
+
+    def _cells(self, rollout: RolloutLine) -> tuple[Cell, ...]:
+        now = self._snapshot.now
+        glyph, kind = ROLLOUT_LOOKS[rollout.state]
+        pace, quiet = rollout.pace(now), rollout.quiet_s(now)
+        quiet_kind = "muted"
+        if pace:
+            glyph, kind = PACE_LOOKS[pace]
+            quiet_kind = kind
+        ended: Cell = (reward(rollout.reward), "good" if (rollout.reward or 0) >= 1 else "text")
+        if rollout.failure:
+            ended = (rollout.failure, "bad")
+        return (
+            (f"{glyph} {rollout.state}", kind),
+            (duration(rollout.in_phase_s(now)), "text" if rollout.is_live else "muted"),
+            (f"{pace} {duration(quiet)}".strip() if quiet is not None else "", quiet_kind),
+            (rollout.task, "text"),
+            (rollout.harness, "text"),
+            (purpose(rollout), "muted"),
+            (str(rollout.num_calls), "text"),
+            (count(rollout.num_tokens), "text"),
+            ended,
+        )
+
+    def _detail(self, rollout: RolloutLine | None) -> None:
+        details = self.query_one("#rollout-details", Static)
+        if rollout is None:
+            details.update("", layout=False)
+            return
+        ended = rollout.failure or f"reward {reward(rollout.reward)}"
+        more = rollout.failure_detail or rollout.reward_parts
+        lines = (
+            fields(("rollout", str(rollout.id)), ("task", rollout.task), ("harness", rollout.harness)),
+            fields(
+                ("for", rollout.purpose),
+                ("step", str(rollout.step)),
+                ("attempt", str(rollout.attempt)),
+                ("policy version", str(rollout.policy_version)),
+            ),
+            Content.assemble(rollout_span(rollout), f"   {ended}   ", (more, "$muted")),
+        )
+        details.update(Content("\n").join(lines), layout=False)
+
+
+def purpose(rollout: RolloutLine) -> str:
+    """What it was made for, in at most eight characters: `step 3`, `before`, `teach`."""
+    return f"step {rollout.step}" if rollout.purpose == "train" else rollout.purpose

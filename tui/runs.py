@@ -1,0 +1,105 @@
+"""View 1: every run of the record, newest first, and more about the one under the cursor."""
+
+from __future__ import annotations
+
+from textual import on
+from textual.app import ComposeResult
+from textual.content import Content
+from textual.widget import Widget
+from textual.widgets import Static
+
+from tui.listing import Cell, Column, Listing, Shape
+from tui.state import RunLine, Snapshot
+from tui.text import RUN_LOOKS, duration, reward
+from tui.view import RunChosen, View, fields, run_span
+
+COLUMNS = (
+    Column("Run", 14, grow=2),
+    Column("Name", 10, grow=2),
+    Column("State", 10),
+    Column("Phase", 11, grow=1),
+    Column("Step", 7, right=True),
+    Column("Reward", 6, right=True),
+    Column("Age", 5, right=True),
+)
+
+
+class RunsView(View):
+    """The list of runs. Moving the cursor chooses the run that the other views show."""
+
+    BINDINGS = [("enter", "open", "Rollouts")]  # noqa: RUF012  (Textual's own idiom; also in the other views)
+
+    def compose_body(self) -> ComposeResult:
+        """The list above, details of one run below."""
+        shape = Shape(COLUMNS, lambda run: run.id, self._cells, "No runs in this record yet.")
+        yield Listing(shape, id="runs-list")
+        yield Static(id="run-details", classes="details", markup=False)
+
+    def on_mount(self) -> None:
+        """State before the first snapshot."""
+        self._snapshot = Snapshot()
+
+    @property
+    def focus_target(self) -> Widget:
+        """The list."""
+        return self._list
+
+    @property
+    def _list(self) -> Listing[RunLine]:
+        return self.query_one("#runs-list", Listing)
+
+    def show(self, snapshot: Snapshot) -> None:
+        """Draws the runs and puts the cursor on the chosen one."""
+        self._snapshot = snapshot
+        self._list.show(snapshot.runs)
+        live = sum(run.is_live for run in snapshot.runs)
+        self.say((f"{len(snapshot.runs)} runs", "bold"), (f"   {live} live   in {snapshot.home}", "$muted"))
+        self._detail(self._list.current)
+
+    def filter(self, text: str) -> None:
+        """Filters by every column."""
+        self.filter_text = text
+        self._list.filter(text)
+        self.show(self._snapshot)
+
+    def copied(self) -> str:
+        """The run's id."""
+        return self._list.current.id if self._list.current else ""
+
+    def action_open(self) -> None:
+        """Shows the rollouts of the run."""
+        self._list.action_open()
+
+    @on(Listing.Moved, "#runs-list")
+    def _moved(self, message: Listing.Moved) -> None:
+        if self._list.current:
+            self._detail(self._list.current)
+            self.post_message(RunChosen(self._list.current, enter=isinstance(message, Listing.Opened)))
+
+    def _cells(self, run: RunLine) -> tuple[Cell, ...]:
+        glyph, kind = RUN_LOOKS[run.word]
+        return (
+            (run.id, "text"),
+            (run.name, "text"),
+            (f"{glyph} {run.word}", kind),
+            (run.phase or "–", "text" if run.is_live else "muted"),
+            (f"{run.steps_done}/{run.num_steps}" if run.num_steps else str(run.steps_done), "text"),
+            (reward(run.last_reward), "accent"),
+            (duration(self._snapshot.now - run.created_at), "muted"),
+        )
+
+    def _detail(self, run: RunLine | None) -> None:
+        details = self.query_one("#run-details", Static)
+        if run is None:
+            details.update("", layout=False)
+            return
+        took = (run.ended_at or self._snapshot.now) - run.created_at
+        message = run.message
+        if run.word == "lost":
+            message = "its supervisor is gone; nothing recorded is lost: `corral resume` goes on"
+        lines = (
+            fields(("run", run.id), ("name", run.name), ("seed", str(run.seed)), ("took", duration(took))),
+            fields(("harnesses", run.harnesses), ("pack", run.pack), ("phase", run.phase)),
+            Content.assemble(run_span(run), ("   " + message, "")),
+        )
+        details.update(Content("\n").join(lines), layout=False)

@@ -36,7 +36,7 @@ from appliance.podmanconf import podman_environment
 OnLine = Callable[[str], None]
 
 DEBIAN_SUITE = "bookworm"
-DEBIAN_MIRROR = "http://deb.debian.org/debian"
+MIRROR_VARIABLE = "CORRAL_DEBIAN_MIRROR"  # unset: Debian's own, with its updates
 DEBIAN_PACKAGES = ("ca-certificates", "git", "procps", "python3", "python3-venv", "socat")
 NODE_VERSION = "24.19.0"
 NEEDED_BYTES = 3_000_000_000
@@ -49,7 +49,7 @@ BASE_OPTIONS = (
     '--customize-hook=rm -f "$1/etc/resolv.conf"; touch "$1/etc/resolv.conf"; echo sandbox > "$1/etc/hostname"',
     '--customize-hook=chroot "$1" useradd --uid 1000 --create-home --shell /bin/bash agent',
     '--customize-hook=cd "$1" && mkdir -p workspace tests logs/verifier run/corral && chown 1000:1000 workspace',
-    '--customize-hook=rm -rf "$1"/usr/share/i18n "$1"/var/cache/debconf/*-old',
+    '--customize-hook=rm -rf "$1"/usr/share/i18n "$1"/var/cache/debconf/*-old "$1"/etc/apt/sources.list*',
 )
 NODE_LAYER = f"""\
 FROM {{base}} AS build
@@ -173,9 +173,9 @@ class _Builder:
             raise HostError("mmdebstrap is not installed", remedy)
         with tempfile.TemporaryDirectory(prefix="corral-base-", dir=self.environment.get("TMPDIR")) as folder:
             tar = str(Path(folder) / "base.tar")
-            mirror = os.environ.get("CORRAL_DEBIAN_MIRROR", DEBIAN_MIRROR)
+            mirror = [os.environ[MIRROR_VARIABLE]] if os.environ.get(MIRROR_VARIABLE) else []
             packages = ",".join(DEBIAN_PACKAGES)
-            self.run(["mmdebstrap", *BASE_OPTIONS, f"--include={packages}", DEBIAN_SUITE, tar, mirror], "base")
+            self.run(["mmdebstrap", *BASE_OPTIONS, f"--include={packages}", DEBIAN_SUITE, tar, *mirror], "base")
             self.run(["podman", "import", "--change=LABEL corral=1", "--quiet", tar, ref], "base")
 
     def run(self, command: list[str], name: str) -> None:
@@ -208,7 +208,7 @@ def _failure(name: str, code: int, last: list[str]) -> HostError | HarnessFileEr
     if NO_REGISTRY.search(text):
         return HostError(
             message,
-            "check that the registries of Debian, PyPI and npm (or your mirrors: CORRAL_DEBIAN_MIRROR, pip's and npm's "
+            f"check that the registries of Debian, PyPI and npm (or your mirrors: {MIRROR_VARIABLE}, pip's and npm's "
             "own settings) can be reached, then run it again",
         )
     if name in ("base", "node"):

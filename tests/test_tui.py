@@ -362,7 +362,7 @@ def test_wide_characters_stay_in_their_cells(builder: Builder) -> None:
 # ---------------------------------------------------------------------- size, colour, speed
 
 
-@pytest.mark.parametrize("size", [(30, 8), (200, 60)])
+@pytest.mark.parametrize("size", [(30, 8), pytest.param((200, 60), marks=pytest.mark.slow)])
 def test_every_view_draws_in_any_size(busy: Path, size: tuple[int, int]) -> None:
     steps = ("1", "3", "4", "2 enter", "question_mark")
     for screen in drive(looking(busy), *steps, size=size):

@@ -147,7 +147,7 @@ def call_text(call: CallText, whole: bool) -> list[Paragraph]:
         return [*lines, ("", "text"), ("The text of this call cannot be read; press r for its bytes.", "bad")]
     known = 0 if whole else call.num_known
     if known:
-        lines += [("", "text"), (f"… {known} earlier messages, as in the call before (e shows them)", "muted")]
+        lines += [("", "text"), (f"… {known} earlier messages (e shows them)", "muted")]
     for message in call.messages[known:]:
         lines += _message(message, message.role)
     return [*lines, *_message(call.answer, "assistant · the answer")]

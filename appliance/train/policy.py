@@ -25,6 +25,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import AutoConfig, AutoModelForCausalLM, BitsAndBytesConfig
 
 from appliance.errors import ModelError
+from appliance.train import attention
 from appliance.train.batch import Packed
 from appliance.train.folders import new_folder
 
@@ -48,6 +49,7 @@ class Policy:
         causal: Any = model.get_base_model()
         self._decoder: nn.Module = causal.model
         self._head: nn.Module = causal.get_output_embeddings()
+        self.attention: str = causal.config._attn_implementation
         self._window = _sliding_window(causal.config)
 
     def parameters(self) -> list[nn.Parameter]:
@@ -77,16 +79,23 @@ class Policy:
             yield
 
     def _hidden(self, packed: Packed) -> Tensor:
-        visible = torch.from_numpy(packed.mask()).to(self.device)[None, None]  # (1, 1, N, N)
         positions = torch.from_numpy(packed.positions).to(self.device)[None]
         ids = torch.from_numpy(packed.ids.astype(np.int64)).to(self.device)[None]
-        masks: Tensor | dict[str, Tensor] = visible
-        if self._window is not None:
-            near = positions[0][:, None] - positions[0][None, :] < self._window
-            masks = {"full_attention": visible, "sliding_attention": visible & near}
-        output = self._decoder(input_ids=ids, attention_mask=masks, position_ids=positions, use_cache=False)
+        output = self._decoder(
+            input_ids=ids, position_ids=positions, use_cache=False, **self._visibility(packed, positions[0])
+        )
         hidden: Tensor = output.last_hidden_state[0]
         return hidden
+
+    def _visibility(self, packed: Packed, positions: Tensor) -> dict[str, Any]:
+        """How the model is told what each token sees: runs of the trie on a CPU, a dense mask elsewhere."""
+        if self.attention == attention.NAME:
+            return {"tree_runs": attention.runs(packed)}
+        visible = torch.from_numpy(packed.mask()).to(self.device)[None, None]  # (1, 1, N, N)
+        if self._window is None:
+            return {"attention_mask": visible}
+        near = positions[:, None] - positions[None, :] < self._window
+        return {"attention_mask": {"full_attention": visible, "sliding_attention": visible & near}}
 
     def _label_logprobs(self, hidden: Tensor, labels: Tensor, temperature: float) -> Tensor:
         logits = self._head(hidden).float() / temperature
@@ -161,6 +170,7 @@ def load_base(base: Path, quantization: Quantization, device: torch.device) -> A
     """The model itself. Double-quantised NF4 (QLoRA, arXiv 2305.14314) leaves head and embeddings unquantised."""
     check_base(base)
     dtype = compute_dtype(device)
+    attention.register()
     nf4 = BitsAndBytesConfig(
         load_in_4bit=True,
         bnb_4bit_quant_type="nf4",
@@ -172,7 +182,7 @@ def load_base(base: Path, quantization: Quantization, device: torch.device) -> A
             base,
             local_files_only=True,
             dtype=dtype,
-            attn_implementation="sdpa",
+            attn_implementation=attention.NAME if device.type == "cpu" else "sdpa",
             device_map={"": device},
             quantization_config=nf4 if quantization == "nf4" else None,
         )

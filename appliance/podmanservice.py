@@ -135,6 +135,7 @@ class PodmanService:
         with log.open("wb") as output:
             process = self._process = await anyio.open_process(
                 command, env=self._environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                cwd=self._run,  # a monitor leaves its out-of-memory note in the folder it was started in
                 start_new_session=True,  # Ctrl-C is for Corral, which still needs the service to clean up
             )  # fmt: skip
         with anyio.move_on_after(READY_S):

@@ -14,6 +14,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
@@ -194,7 +195,22 @@ class Podman:
         forgotten = [container for container in listed if container.id not in known]
         for container in forgotten:
             await to_thread.run_sync(container.delete)
-        return [container.id for container in forgotten]
+        halves = await self._half_made()
+        for container_id in halves:
+            await self._remove(container_id)
+        return [container.id for container in forgotten] + halves
+
+    async def _half_made(self) -> Names:
+        """Ids of containers of which only the storage was made; the young ones may be in the making."""
+        listed = await self._request("GET", "/containers/json", params={"all": "true", "external": "true"})
+        old = time.time() - START_S
+        return [
+            entry["Id"]
+            for entry in listed
+            if entry.get("State") == "storage"
+            and entry.get("Command") == ["storage"]  # an image build's are called otherwise
+            and datetime.fromisoformat(entry["Created"]).timestamp() < old
+        ]
 
     async def _create(self, spec: SandboxSpec) -> None:
         try:

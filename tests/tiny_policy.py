@@ -36,7 +36,7 @@ def make_base(folder: Path, width: int = 64, layers: int = 2, vocabulary: int = 
 
 
 def make_policy(base: Path, quantization: Quantization = "none", adapter: Path | None = None) -> Policy:
-    """A fresh adapter is the identity and half of its gradients are zero: it is shaken so that tests see both halves."""
+    """A fresh adapter is the identity and half of its gradient is zero: it is shaken so that tests see both halves."""
     policy = load_policy(base, quantization, 8, adapter, "cpu", seed=3)
     if adapter is None:
         generator = torch.Generator().manual_seed(5)

@@ -12,6 +12,7 @@ key/value head · E head size.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -47,7 +48,7 @@ def runs(packed: Packed) -> list[Run]:
     edges = sorted({0, *starts.tolist(), len(packed.ids)})
     path = np.zeros(int(packed.positions.max()) + 1, dtype=np.int64)
     found: list[Run] = []
-    for edge, following in zip(edges, edges[1:], strict=False):
+    for edge, following in pairwise(edges):
         for start in range(edge, following, RUN_TOKENS):
             stop = min(start + RUN_TOKENS, following)
             depth = int(packed.positions[start])
@@ -71,7 +72,8 @@ def tree_attention(  # noqa: PLR0913 - the signature transformers calls
     """Softmax attention of each token over its path (and the nearest `sliding_window` of it). (1, N, H·G, E)."""
     heads, tokens, size = key.shape[1:]
     grouped = query[0].reshape(heads, -1, tokens, size)
-    attended: Tensor = _TreeAttention.apply(grouped, key[0], value[0], tree_runs, scaling, sliding_window)
+    plan = (tree_runs, scaling, sliding_window)
+    attended: Tensor = _TreeAttention.apply(grouped, key[0], value[0], *plan)  # type: ignore[no-untyped-call]
     return attended.reshape(-1, tokens, size).transpose(0, 1)[None], None
 
 
@@ -92,7 +94,7 @@ class _TreeAttention(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, out = ctx.saved_tensors
         tree_runs, scaling, window = ctx.plan
         grad_q, grad_k, grad_v = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)

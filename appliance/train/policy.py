@@ -23,6 +23,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import AutoConfig, AutoModelForCausalLM, BitsAndBytesConfig
+from transformers.utils.logging import disable_progress_bar
 
 from appliance.errors import ModelError
 from appliance.train import attention
@@ -48,7 +49,7 @@ class Policy:
         self.logit_floats = LOGIT_FLOATS
         causal: Any = model.get_base_model()
         self._decoder: nn.Module = causal.model
-        self._head: nn.Module = causal.get_output_embeddings()
+        self._head: nn.Linear = causal.get_output_embeddings()
         self.attention: str = causal.config._attn_implementation
         self._window = _sliding_window(causal.config)
 
@@ -65,10 +66,10 @@ class Policy:
         targets, which = np.unique(packed.targets, return_inverse=True)
         rows = hidden[torch.from_numpy(packed.parents[targets]).to(self.device)]
         labels = torch.from_numpy(packed.ids[targets].astype(np.int64)).to(self.device)
-        size = max(1, self.logit_floats // int(self._head.weight.shape[0]))  # type: ignore[union-attr,arg-type]
+        size = max(1, self.logit_floats // self._head.out_features)
         parts = [
             checkpoint(self._label_logprobs, r, i, temperature, use_reentrant=False)
-            for r, i in zip(rows.split(size), labels.split(size), strict=True)
+            for r, i in zip(torch.split(rows, size), torch.split(labels, size), strict=True)
         ]
         return torch.cat(parts)[torch.from_numpy(which).to(self.device)]
 
@@ -107,7 +108,7 @@ def set_threads(count: int) -> None:
     torch.set_num_threads(count)
 
 
-def load_policy(  # noqa: PLR0913, PLR0917 - one flat call for the trainer's start
+def load_policy(
     base: Path, quantization: Quantization, lora_rank: int, adapter: Path | None, device: str, seed: int
 ) -> Policy:
     """Base from `base` with a new adapter drawn from `seed` (it starts as the identity), or with `adapter` resumed.
@@ -123,6 +124,7 @@ def load_policy(  # noqa: PLR0913, PLR0917 - one flat call for the trainer's sta
         config = LoraConfig(
             r=lora_rank, lora_alpha=2 * lora_rank, lora_dropout=0.0, target_modules=ADAPTED, task_type="CAUSAL_LM"
         )
+        adapted: PeftModel
         if adapter is None:
             adapted = get_peft_model(model, config)
         else:
@@ -154,7 +156,7 @@ def base_fingerprint(policy: Policy) -> str:
             continue
         digest.update(name.encode())
         for tensor in (parameter.data, *_quantization_constants(parameter)):
-            digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+            digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
 
 
@@ -171,7 +173,8 @@ def load_base(base: Path, quantization: Quantization, device: torch.device) -> A
     check_base(base)
     dtype = compute_dtype(device)
     attention.register()
-    nf4 = BitsAndBytesConfig(
+    disable_progress_bar()  # type: ignore[no-untyped-call]  # a log keeps lines, not bars
+    nf4 = BitsAndBytesConfig(  # type: ignore[no-untyped-call]
         load_in_4bit=True,
         bnb_4bit_quant_type="nf4",
         bnb_4bit_use_double_quant=True,
@@ -205,8 +208,8 @@ def check_base(base: Path) -> None:
         raise ModelError(f"{base}/config.json: {error}", "name a model that transformers knows") from error
     if model_type not in PLAIN_ATTENTION:
         raise ModelError(
-            f"{base}: model type {model_type!r} cannot be trained on trees: a tree mask is only right for plain softmax "
-            "attention, not for recurrent, linear or soft-capped attention",
+            f"{base}: model type {model_type!r} cannot be trained on trees: a tree mask is right for plain softmax "
+            "attention only, not for recurrent, linear or soft-capped attention",
             f"use one of {', '.join(sorted(PLAIN_ATTENTION))}",
         )
 

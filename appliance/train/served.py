@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import bitsandbytes as bnb
 import torch
@@ -28,8 +29,9 @@ def export_served(base: Path, quantization: Quantization, folder: Path, device: 
         quantized = load_base(base, "nf4", where)
         with torch.no_grad():
             for name, module in quantized.named_modules():
-                if isinstance(module, bnb.nn.Linear4bit):
-                    values = bnb.functional.dequantize_4bit(module.weight.data, module.weight.quant_state)
+                if isinstance(module, bnb.nn.Linear4bit):  # type: ignore[attr-defined]
+                    weight: Any = module.weight
+                    values = bnb.functional.dequantize_4bit(weight.data, weight.quant_state)
                     plain.get_submodule(name).weight.copy_(values)
     with new_folder(folder) as temporary:
         plain.save_pretrained(temporary)

@@ -7,6 +7,7 @@ their size do not matter. An update with a NaN or infinity changes nothing and r
 from __future__ import annotations
 
 import math
+import pickle
 from collections.abc import Sequence as Many
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -64,7 +65,9 @@ def make_optimizer(policy: Policy, learning_rate: float) -> Optimizer:
         return torch.optim.AdamW(policy.parameters(), lr=learning_rate, weight_decay=0.0)
     import bitsandbytes as bnb  # noqa: PLC0415 - the CPU path does without it
 
-    optimizer: Optimizer = bnb.optim.AdamW8bit(policy.parameters(), lr=learning_rate, weight_decay=0.0)
+    optimizer: Optimizer = bnb.optim.AdamW8bit(  # type: ignore[attr-defined,no-untyped-call]
+        policy.parameters(), lr=learning_rate, weight_decay=0.0
+    )
     return optimizer
 
 
@@ -78,7 +81,7 @@ def load_optimizer(optimizer: Optimizer, path: Path) -> None:
     """Reads back what `save_optimizer` wrote, so that the next update is the one that would have come (E14)."""
     try:
         optimizer.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
-    except (OSError, RuntimeError, ValueError, KeyError, EOFError) as error:
+    except (OSError, RuntimeError, ValueError, KeyError, EOFError, pickle.UnpicklingError) as error:
         raise TrainingError(f"{path}: unreadable optimiser state: {error}", "resume from an earlier version") from error
 
 
@@ -163,4 +166,5 @@ def _joined(parts: Many[Metrics]) -> Metrics:
 
     means = {f.name: mean(f.name) for f in fields(Metrics) if f.type == "float"}
     counts = {f.name: sum(getattr(m, f.name) for m in parts) for f in fields(Metrics) if f.type == "int"}
-    return Metrics(**{**means, "logprob_gap_max": max(m.logprob_gap_max for m in parts)}, **counts)
+    worst = max(m.logprob_gap_max for m in parts)
+    return Metrics(**{**means, **counts, "logprob_gap_max": worst})

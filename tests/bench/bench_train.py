@@ -15,16 +15,20 @@ import numpy as np
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[n]) for n in (1, 2)]
 
+from tiny_policy import make_base, row  # noqa: E402
+
+from appliance.train.batch import Sequence, pack  # noqa: E402
+from appliance.train.policy import load_policy, set_threads  # noqa: E402
+from appliance.train.update import UpdateSettings, make_optimizer, update  # noqa: E402
+
 VOCABULARY = 2048
 
 
-def batch(groups: int = 8, size: int = 8) -> list[object]:
+def batch(groups: int = 8, size: int = 8) -> list[Sequence]:
     """Two harness prompts (200 tokens), a task prompt a group (40), three turns of 20 sampled + 30 observed tokens."""
-    from tiny_policy import row
-
     draw = np.random.default_rng(0)
     harnesses = [draw.integers(2, VOCABULARY, 200) for _ in range(2)]
-    rows: list[object] = []
+    rows: list[Sequence] = []
     for group in range(groups):
         task = draw.integers(2, VOCABULARY, 40)
         for member in range(size):
@@ -44,12 +48,6 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--layers", type=int, default=6)
     options = parser.parse_args()
-    from tiny_policy import make_base
-
-    from appliance.train.batch import pack
-    from appliance.train.policy import load_policy, set_threads
-    from appliance.train.update import UpdateSettings, make_optimizer, update
-
     set_threads(options.threads)
     with tempfile.TemporaryDirectory() as folder:
         base = make_base(Path(folder) / "base", options.width, options.layers, VOCABULARY)
@@ -58,10 +56,10 @@ def main() -> None:
     optimizer = make_optimizer(policy, 1e-4)
     sequences = batch()
     start = time.perf_counter()
-    pack(sequences, 4096)  # type: ignore[arg-type]
+    pack(sequences, 4096)
     print(f"packing {time.perf_counter() - start:.3f} s")
-    plans = [(f"packed, {n} a row", pack(sequences, n)) for n in (512, 1024, 2048, 4096)]  # type: ignore[arg-type]
-    plans.append(("flat rows", [p for s in sequences for p in pack([s], 4096)]))  # type: ignore[list-item]
+    plans = [(f"packed, {n} a row", pack(sequences, n)) for n in (512, 1024, 2048, 4096)]
+    plans.append(("flat rows", [p for s in sequences for p in pack([s], 4096)]))
     for name, packs in plans:
         times = []
         for _ in range(options.repeats):

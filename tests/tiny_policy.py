@@ -15,6 +15,7 @@ VOCABULARY = 128
 
 
 def make_base(folder: Path, width: int = 64, layers: int = 2, vocabulary: int = VOCABULARY) -> Path:
+    torch.set_num_threads(1)  # matrices this small only lose by a second thread, and the tests share their cores
     torch.manual_seed(7)
     config = Qwen3Config(
         vocab_size=vocabulary,

@@ -21,12 +21,13 @@ def new_folder(folder: Path) -> Iterator[Path]:
         for path in temporary.iterdir():
             _sync(path)
         _sync(temporary)
-        if folder.exists():
-            shutil.rmtree(folder)
+        if folder.exists():  # a directory cannot be renamed over a full one: the old one steps aside first
+            folder.rename(temporary.with_name(temporary.name + ".old"))
         temporary.rename(folder)
         _sync(folder.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+        shutil.rmtree(temporary.with_name(temporary.name + ".old"), ignore_errors=True)
 
 
 @contextlib.contextmanager

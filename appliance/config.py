@@ -45,7 +45,8 @@ class TasksSection(Section):
     """Which tasks are practised and which are held out."""
 
     pack: str = Field("pocket", description="name of a pack under data/, or a folder in Harbor's layout")
-    train_split: str = Field("train", description="split that training and the cold start draw from")
+    lesson_split: str = Field("lesson", description="split that the teacher shows; where a pack has none, the train split")
+    train_split: str = Field("train", description="split that training draws from")
     held_out_split: str = Field("held-out", description="split that evaluation uses; never trained on")
 
 

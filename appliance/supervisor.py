@@ -70,6 +70,7 @@ class Supervisor:
     async def main(self) -> RunState:
         """Runs, or goes on with, the run until it is done, drained or failed; returns the state it ended in."""
         with lock(self.home, self.run.id):
+            self.store.take_commands(self.run.id)  # a stop meant for an earlier supervisor must not end this one
             self.store.move_run(self.run.id, RunState.RUNNING)
             state, message = RunState.FAILED, "ended unexpectedly"
             try:
@@ -195,7 +196,9 @@ class Supervisor:
 
     async def _cold_start(self, place: Place) -> None:
         self.store.begin_phase(self.run.id, "teach")
-        tasks = [t.name for t in self.pack.split(self.config.tasks.train_split)]
+        splits = self.config.tasks
+        lessons = self.pack.split(splits.lesson_split) or self.pack.split(splits.train_split)
+        tasks = [t.name for t in lessons]
         plans = schedule.teaching(
             self.run.id, self.config.seed, self.config.harnesses, tasks, self.config.coldstart.rollouts
         )
@@ -324,7 +327,7 @@ def lock(home: Path, run_id: str) -> Iterator[None]:
     path = home / "supervisor.lock"
     with path.open("a+") as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _take_lock(file.fileno())
         except OSError as error:
             holder = supervisor_of(home) or {}
             raise HostError(
@@ -335,6 +338,18 @@ def lock(home: Path, run_id: str) -> Iterator[None]:
         file.write(json.dumps({"pid": os.getpid(), "run": run_id, "started_at": time.time()}))
         file.flush()
         yield
+
+
+def _take_lock(descriptor: int) -> None:
+    """Tries for a moment: a `corral status` that looks at the lock holds it for an instant."""
+    for tries_left in range(5, -1, -1):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except OSError:
+            if not tries_left:
+                raise
+            time.sleep(0.1)
 
 
 def supervisor_of(home: Path) -> dict[str, object] | None:

@@ -24,7 +24,8 @@ from pathlib import Path
 
 from appliance.errors import PackError
 
-SPLITS = ("train", "held-out")
+SPLITS = ("lesson", "train", "held-out")
+"""What the teacher shows, what is practised, what is only measured."""
 DEFAULT_TIMEOUT_S = 600.0  # Harbor's own default for its verifier
 MAX_TIMEOUT_S = 7 * 86_400.0  # a week: longer is a slip of the unit
 MAX_FILE_BYTES = 1024 * 1024
@@ -92,7 +93,7 @@ class Pack:
     tasks: tuple[Task, ...]
 
     def split(self, split: str) -> tuple[Task, ...]:
-        """The tasks of one split, `train` or `held-out`."""
+        """The tasks of one split."""
         return tuple(task for task in self.tasks if task.split == split)
 
     def task(self, name: str) -> Task:

@@ -100,7 +100,7 @@ def test_the_committed_folder_is_what_the_generator_writes_for_seed_0(tmp_path: 
 
 
 def test_another_seed_gives_other_tasks(tmp_path: Path) -> None:
-    load_generator().write_pack(tmp_path, seed=1, num_train=2, num_held_out=1)
+    load_generator().write_pack(tmp_path, seed=1, counts=(2, 2, 1))
     mine = {task.instruction for task in load_pack(tmp_path).tasks}
     assert len(mine) == 20 and not mine & {task.instruction for task in PACK.tasks}
 
@@ -108,14 +108,16 @@ def test_another_seed_gives_other_tasks(tmp_path: Path) -> None:
 def test_splits_and_families_are_as_promised() -> None:
     train = Counter(task.family for task in PACK.split("train"))
     held_out = Counter(task.family for task in PACK.split("held-out"))
-    assert set(train.values()) == {16} and set(held_out.values()) == {6}
+    lessons = Counter(task.family for task in PACK.split("lesson"))
+    assert set(lessons.values()) == {8} and set(train.values()) == {12} and set(held_out.values()) == {6}
+    assert set(lessons) == set(train)
     assert set(held_out) - set(train) == {"extract", "remove"}
     assert len(PACK.tasks) == 144
 
 
 def test_no_instruction_occurs_twice_and_each_is_one_line() -> None:
     instructions = [task.instruction for task in PACK.tasks]
-    assert len(set(instructions)) == 144
+    assert len(set(instructions)) == 168
     assert all("\n" not in instruction for instruction in instructions)
 
 
@@ -144,6 +146,37 @@ def test_teacher_commands_need_no_escaping_in_json() -> None:
     for task in PACK.tasks:
         assert 1 <= len(task.teacher) <= 2
         assert not [command for command in task.teacher if '"' in command or "\\" in command]
+
+
+# ------------------------------------------------------------------ shortcuts
+
+
+def assert_shortcut_fails(tmp_path: Path, task: Task) -> None:
+    generator = load_generator()
+    drawn = generator.draw_task(0, task.name, task.family, WORDS, set())
+    bench = Bench(tmp_path, task)
+    for command in drawn.shortcut:
+        bench.run(command)
+    assert drawn.instruction == task.instruction and bench.grade() < 1
+
+
+@pytest.mark.parametrize("name", ONE_PER_FAMILY)
+def test_the_shortcut_fails_where_it_was_not_taught(tmp_path: Path, name: str) -> None:
+    assert_shortcut_fails(tmp_path, PACK.task(name))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", [t for t in PACK.tasks if t.split != "lesson"], ids=lambda task: task.name)
+def test_every_shortcut_fails_where_it_was_not_taught(tmp_path: Path, task: Task) -> None:
+    assert_shortcut_fails(tmp_path, task)
+
+
+def test_every_second_lesson_shows_a_shortcut() -> None:
+    generator = load_generator()
+    for task in PACK.split("lesson"):
+        drawn = generator.draw_task(0, task.name, task.family, WORDS, set())
+        shown = drawn.shortcut if int(task.name[-2:]) % 2 else drawn.careful
+        assert list(task.teacher) == shown
 
 
 # ------------------------------------------------------------------ null 0, oracle 1, teacher 1

@@ -3,7 +3,10 @@
     python data/pocket/generate.py --seed 0            # rewrites data/pocket/, as committed
     python data/pocket/generate.py --seed 7 --out DIR  # another draw, for example for more teaching
 
-Eight families; six have train and held-out instances, two are held out whole. Every file-name stem,
+Eight families; six have lessons, train and held-out instances, two are held out whole. A lesson is an easy instance,
+on which a shortcut that ignores the condition works as well as the careful way: the teacher plays the careful way in
+even lessons and the shortcut in odd ones, as success-filtered demonstrations do in life. On train and held-out
+instances the shortcut fails, so practice has something to teach. Every file-name stem,
 extension, key and value is a word of words.txt, and no word has two meanings within a task. No word of
 the pool is part of another, so that "contains" means one thing. A family is one function below: it draws
 words and returns the task, its teacher's commands, its oracle and what its hidden check expects.
@@ -21,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-NUM_TRAIN, NUM_HELD_OUT = 16, 6
+NUM_LESSONS, NUM_TRAIN, NUM_HELD_OUT = 8, 12, 6
 
 Files = dict[str, str]
 Expected = dict[str, object]
@@ -68,11 +71,12 @@ class Draw:
 
 @dataclass(frozen=True)
 class PocketTask:
-    """One task before it is written. `solve` is the oracle where it is not simply the teacher's commands."""
+    """One task before it is written. `solve` is the oracle where it is not simply the careful commands."""
 
     instruction: str
     files: Files
-    teacher: list[str]
+    careful: list[str]
+    shortcut: list[str]
     expected: Expected
     solve: list[str] = field(default_factory=list)
 
@@ -92,29 +96,31 @@ def moves(new_paths: dict[str, str | None], files: Files) -> Expected:
     return {"kind": "moves", "moves": new_paths, "files": files}
 
 
-def find_value(draw: Draw) -> PocketTask:
+def find_value(draw: Draw, is_easy: bool) -> PocketTask:
     """Read a value out of a folder of settings: what to write is known only after looking."""
     folder = draw.word()
-    stems = draw.words(4)
-    settings = {f"{folder}/{stem}.conf": draw.settings(3) for stem in stems}
+    num_files, num_lines = (1, 1) if is_easy else (4, 3)
+    stems = draw.words(num_files)
+    settings = {f"{folder}/{stem}.conf": draw.settings(num_lines) for stem in stems}
     files = {path: text(lines) for path, lines in settings.items()}
-    path = f"{folder}/{stems[draw.number(0, 3)]}.conf"
-    line = settings[path][draw.number(0, 2)]
+    path = f"{folder}/{stems[draw.number(0, num_files - 1)]}.conf"
+    line = settings[path][draw.number(0, num_lines - 1)]
     key, value = line.split("=")
     return PocketTask(
         f"Find the value of {key} in the files under {folder} and write it to answer.txt.",
         files,
         [f"grep -rh ^{key}= {folder}", f"echo {value} > answer.txt"],
+        [f"cut -d= -f2 {folder}/* > answer.txt"],
         answer("answer.txt", value, {line: 0.5, f"{path}:{line}": 0.5}, files),
         [f"grep -rh ^{key}= {folder} | cut -d= -f2 > answer.txt"],
     )
 
 
-def edit_key(draw: Draw) -> PocketTask:
+def edit_key(draw: Draw, is_easy: bool) -> PocketTask:
     """Change one setting and nothing else; a second file holds the same key and must stay."""
     stem, other = draw.words(2)
     key, old, new = draw.words(3)
-    mine = draw.shuffled([*draw.settings(3), f"{key}={old}"])
+    mine = draw.shuffled([*draw.settings(0 if is_easy else 3), f"{key}={old}"])
     theirs = draw.shuffled([*draw.settings(2), f"{key}={draw.word()}"])
     files = {f"{stem}.conf": text(mine), f"{other}.conf": text(theirs)}
     change = {"file": f"{stem}.conf", "old": f"{key}={old}", "new": f"{key}={new}"}
@@ -122,82 +128,92 @@ def edit_key(draw: Draw) -> PocketTask:
         f"Set {key} to {new} in {stem}.conf.",
         files,
         [f"sed -i s/^{key}=.*/{key}={new}/ {stem}.conf"],
+        [f"echo {key}={new} > {stem}.conf"],
         {"kind": "edit", **change, "files": files},
     )
 
 
-def rename(draw: Draw) -> PocketTask:
+def rename(draw: Draw, is_easy: bool) -> PocketTask:
     """Change one extension throughout a folder; files with another extension must stay."""
     folder, before, after, other = draw.words(4)
     old = [f"{folder}/{stem}" for stem in draw.words(draw.number(2, 3))]
-    names = [f"{stem}.{before}" for stem in old] + [f"{folder}/{stem}.{other}" for stem in draw.words(3)]
+    names = [f"{stem}.{before}" for stem in old] + [
+        f"{folder}/{stem}.{other}" for stem in draw.words(0 if is_easy else 3)
+    ]
     files = {name: text(draw.lines(2)) for name in names}
     loop = f"for f in {folder}/*.{before}; do mv $f ${{f%.{before}}}.{after}; done"
     return PocketTask(
         f"Rename every .{before} file in {folder} so that it ends in .{after}.",
         files,
         [loop],
+        [f"for f in {folder}/*; do mv $f ${{f%.*}}.{after}; done"],
         moves({f"{stem}.{before}": f"{stem}.{after}" for stem in old}, files),
     )
 
 
-def log_file(draw: Draw, word: str) -> tuple[list[str], list[str]]:
-    """Lines of a log, and those among them that contain `word`: at least one, never all."""
-    lines = draw.shuffled(draw.lines_with(word, draw.number(2, 5)) + draw.lines(draw.number(3, 5)))
+def log_file(draw: Draw, word: str, is_easy: bool = False) -> tuple[list[str], list[str]]:
+    """Lines of a log, and those among them that contain `word`: at least one; all only in an easy one."""
+    others = [] if is_easy else draw.lines(draw.number(3, 5))
+    lines = draw.shuffled(draw.lines_with(word, draw.number(2, 5)) + others)
     return lines, [line for line in lines if word in line.split()]
 
 
-def count(draw: Draw) -> PocketTask:
+def count(draw: Draw, is_easy: bool) -> PocketTask:
     """Count lines by a condition."""
     stem, word = draw.words(2)
-    lines, hits = log_file(draw, word)
+    lines, hits = log_file(draw, word, is_easy)
     files = {f"{stem}.log": text(lines)}
     return PocketTask(
         f"Count the lines of {stem}.log that contain {word} and write the number to answer.txt.",
         files,
         [f"grep -c {word} {stem}.log > answer.txt"],
+        [f"wc -l < {stem}.log > answer.txt"],
         answer("answer.txt", str(len(hits)), {text(hits): 0.3, f"{len(hits)} {stem}.log": 0.5}, files),
     )
 
 
-def join(draw: Draw) -> PocketTask:
+def join(draw: Draw, is_easy: bool) -> PocketTask:
     """Write a file from two others; the right lines in the wrong order are a near miss."""
     first, second, target = draw.words(3)
+    if (first < second) != is_easy:  # the shortcut joins in the order of the alphabet
+        first, second = second, first
     one, two = text(draw.lines(draw.number(2, 3))), text(draw.lines(draw.number(2, 3)))
     files = {f"{first}.txt": one, f"{second}.txt": two}
     return PocketTask(
         f"Write {first}.txt followed by {second}.txt to {target}.txt.",
         files,
         [f"cat {first}.txt {second}.txt > {target}.txt"],
+        [f"cat *.txt > {target}.txt"],
         answer(f"{target}.txt", one + two, {two + one: 0.3}, files),
     )
 
 
-def folder_with(draw: Draw, folder: str, word: str) -> tuple[list[str], Files]:
-    """Six files, of which two or three (never more than the rest) contain `word`; their names come first."""
-    names = [f"{folder}/{stem}.txt" for stem in draw.words(6)]
-    hits = names[: draw.number(2, 3)]
+def folder_with(draw: Draw, folder: str, word: str, is_easy: bool = False) -> tuple[list[str], Files]:
+    """Six files, of which two or three (in an easy one: all of three) contain `word`; their names come first."""
+    names = [f"{folder}/{stem}.txt" for stem in draw.words(3 if is_easy else 6)]
+    hits = names if is_easy else names[: draw.number(2, 3)]
     files = {name: text(draw.lines(2)) for name in names}
     for name in hits:
         files[name] = text(draw.shuffled(draw.lines_with(word, 1) + draw.lines(1)))
     return hits, files
 
 
-def move(draw: Draw) -> PocketTask:
+def move(draw: Draw, is_easy: bool) -> PocketTask:
     """Move files by what they hold; the target folder may already exist."""
     folder, word, target = draw.words(3)
-    hits, files = folder_with(draw, folder, word)
+    hits, files = folder_with(draw, folder, word, is_easy)
     if draw.number(0, 1):
         files[f"{target}/{draw.word()}.txt"] = text(draw.lines(2))
     return PocketTask(
         f"Move every file in {folder} that contains {word} to {target}.",
         files,
         [f"mkdir -p {target}; mv $(grep -l {word} {folder}/*) {target}"],
+        [f"mkdir -p {target}; mv {folder}/* {target}"],
         moves({name: f"{target}/{name.split('/')[1]}" for name in hits}, files),
     )
 
 
-def extract(draw: Draw) -> PocketTask:
+def extract(draw: Draw, is_easy: bool) -> PocketTask:
     """Write the lines that meet a condition; the whole file is a near miss."""
     stem, word, target = draw.words(3)
     lines, hits = log_file(draw, word)
@@ -206,11 +222,12 @@ def extract(draw: Draw) -> PocketTask:
         f"Write the lines of {stem}.log that contain {word} to {target}.txt.",
         files,
         [f"grep {word} {stem}.log > {target}.txt"],
+        [f"cp {stem}.log {target}.txt"],
         answer(f"{target}.txt", text(hits), {text(lines): 0.3}, files),
     )
 
 
-def remove(draw: Draw) -> PocketTask:
+def remove(draw: Draw, is_easy: bool) -> PocketTask:
     """Remove files by what they hold, and no others."""
     folder, word = draw.words(2)
     hits, files = folder_with(draw, folder, word)
@@ -218,11 +235,12 @@ def remove(draw: Draw) -> PocketTask:
         f"Remove every file in {folder} that contains {word}.",
         files,
         [f"rm $(grep -l {word} {folder}/*)"],
+        [f"rm {folder}/*"],
         moves(dict.fromkeys(hits), files),
     )
 
 
-TRAIN_FAMILIES: dict[str, Callable[[Draw], PocketTask]] = {
+TRAIN_FAMILIES: dict[str, Callable[[Draw, bool], PocketTask]] = {
     "find-value": find_value,
     "edit-key": edit_key,
     "rename": rename,
@@ -230,7 +248,7 @@ TRAIN_FAMILIES: dict[str, Callable[[Draw], PocketTask]] = {
     "join": join,
     "move": move,
 }
-HELD_OUT_FAMILIES: dict[str, Callable[[Draw], PocketTask]] = {"extract": extract, "remove": remove}
+HELD_OUT_FAMILIES: dict[str, Callable[[Draw, bool], PocketTask]] = {"extract": extract, "remove": remove}
 
 TASK_TOML = """\
 schema_version = "1.1"
@@ -263,9 +281,10 @@ cd "${{CORRAL_WORKSPACE:-/workspace}}"
 """
 
 
-def plan(num_train: int, num_held_out: int) -> Iterator[tuple[str, str, str]]:
-    """(name, family, split) of every task, train first."""
+def plan(num_lessons: int, num_train: int, num_held_out: int) -> Iterator[tuple[str, str, str]]:
+    """(name, family, split) of every task: lessons, then train, then held-out."""
     for family in TRAIN_FAMILIES:
+        yield from ((f"{family}-lesson-{i:02d}", family, "lesson") for i in range(num_lessons))
         yield from ((f"{family}-train-{i:02d}", family, "train") for i in range(num_train))
     for family in (*TRAIN_FAMILIES, *HELD_OUT_FAMILIES):
         yield from ((f"{family}-held-{i:02d}", family, "held-out") for i in range(num_held_out))
@@ -275,7 +294,7 @@ def draw_task(seed: int, name: str, family: str, words: list[str], seen: set[str
     """The task called `name`; drawn again while its instruction is already `seen`."""
     for attempt in range(100):
         make = {**TRAIN_FAMILIES, **HELD_OUT_FAMILIES}[family]
-        task = make(Draw(f"pocket/{seed}/{name}/{attempt}", words))
+        task = make(Draw(f"pocket/{seed}/{name}/{attempt}", words), "-lesson-" in name)
         if task.instruction not in seen:
             seen.add(task.instruction)
             return task
@@ -284,12 +303,13 @@ def draw_task(seed: int, name: str, family: str, words: list[str], seen: set[str
 
 def write_task(folder: Path, task: PocketTask, family: str, split: str) -> None:
     """Write one task in Harbor's layout."""
-    commands = "\n".join(task.solve or task.teacher)
+    commands = "\n".join(task.solve or task.careful)
+    is_shortcut = split == "lesson" and int(folder.name[-2:]) % 2 == 1
     contents = {
         "task.toml": TASK_TOML.format(name=folder.name, family=family, split=split),
         "instruction.md": f"{task.instruction}\n",
         "solution/solve.sh": SOLVE_SH.format(commands=commands),
-        "solution/teacher.json": json.dumps(task.teacher) + "\n",
+        "solution/teacher.json": json.dumps(task.shortcut if is_shortcut else task.careful) + "\n",
         "tests/test.sh": TEST_SH,
         "tests/check.py": (HERE / "check.py").read_text(encoding="utf-8"),
         "tests/expected.json": json.dumps(task.expected, indent=1) + "\n",
@@ -301,14 +321,15 @@ def write_task(folder: Path, task: PocketTask, family: str, split: str) -> None:
         target.write_text(body, encoding="utf-8", newline="\n")
 
 
-def write_pack(
-    out: Path, seed: int, num_train: int = NUM_TRAIN, num_held_out: int = NUM_HELD_OUT
-) -> list[str]:
-    """Write every task under `out` (replacing those of the same name) and return their names."""
+def write_pack(out: Path, seed: int, counts: tuple[int, int, int] = (NUM_LESSONS, NUM_TRAIN, NUM_HELD_OUT)) -> list[str]:
+    """Write every task under `out` (replacing those of the same name) and return their names.
+
+    `counts`: lessons, train and held-out tasks a family.
+    """
     words = (HERE / "words.txt").read_text(encoding="utf-8").split()
     seen: set[str] = set()
     names = []
-    for name, family, split in plan(num_train, num_held_out):
+    for name, family, split in plan(*counts):
         shutil.rmtree(out / name, ignore_errors=True)
         write_task(out / name, draw_task(seed, name, family, words, seen), family, split)
         names.append(name)
@@ -320,10 +341,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Write the pocket task pack.")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=HERE)
+    parser.add_argument("--lessons", type=int, default=NUM_LESSONS, help="lessons a family")
     parser.add_argument("--train", type=int, default=NUM_TRAIN, help="train tasks a family")
     parser.add_argument("--held-out", type=int, default=NUM_HELD_OUT, help="held-out tasks a family")
     options = parser.parse_args()
-    names = write_pack(options.out, options.seed, options.train, options.held_out)
+    names = write_pack(options.out, options.seed, (options.lessons, options.train, options.held_out))
     print(f"{len(names)} tasks written to {options.out}")
 
 

@@ -1,4 +1,4 @@
 #!/bin/bash
 set -e
 cd "${CORRAL_WORKSPACE:-/workspace}"
-cat coffee.txt garden.txt > cotton.txt
+cat garden.txt coffee.txt > cotton.txt

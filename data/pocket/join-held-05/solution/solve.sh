@@ -1,4 +1,4 @@
 #!/bin/bash
 set -e
 cd "${CORRAL_WORKSPACE:-/workspace}"
-cat chair.txt silver.txt > crow.txt
+cat silver.txt chair.txt > crow.txt

@@ -1,4 +1,4 @@
 #!/bin/bash
 set -e
 cd "${CORRAL_WORKSPACE:-/workspace}"
-cat dragon.txt marble.txt > galaxy.txt
+cat marble.txt dragon.txt > galaxy.txt

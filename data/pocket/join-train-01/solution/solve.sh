@@ -1,4 +1,4 @@
 #!/bin/bash
 set -e
 cd "${CORRAL_WORKSPACE:-/workspace}"
-cat ginger.txt gold.txt > monkey.txt
+cat gold.txt ginger.txt > monkey.txt

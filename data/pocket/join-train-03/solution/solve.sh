@@ -1,4 +1,4 @@
 #!/bin/bash
 set -e
 cd "${CORRAL_WORKSPACE:-/workspace}"
-cat copper.txt swan.txt > paper.txt
+cat swan.txt copper.txt > paper.txt

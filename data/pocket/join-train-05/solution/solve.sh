@@ -1,4 +1,4 @@
 #!/bin/bash
 set -e
 cd "${CORRAL_WORKSPACE:-/workspace}"
-cat steel.txt wool.txt > milk.txt
+cat wool.txt steel.txt > milk.txt

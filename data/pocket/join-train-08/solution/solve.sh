@@ -1,4 +1,4 @@
 #!/bin/bash
 set -e
 cd "${CORRAL_WORKSPACE:-/workspace}"
-cat frog.txt plum.txt > moon.txt
+cat plum.txt frog.txt > moon.txt

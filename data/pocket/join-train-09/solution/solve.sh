@@ -1,4 +1,4 @@
 #!/bin/bash
 set -e
 cd "${CORRAL_WORKSPACE:-/workspace}"
-cat baker.txt berry.txt > moon.txt
+cat berry.txt baker.txt > moon.txt

@@ -1,4 +1,4 @@
 #!/bin/bash
 set -e
 cd "${CORRAL_WORKSPACE:-/workspace}"
-cat honey.txt onion.txt > duck.txt
+cat onion.txt honey.txt > duck.txt

@@ -1,0 +1,1 @@
+"""Corral: train agent policies inside the harnesses they will run in."""

@@ -44,7 +44,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def build_parser() -> argparse.ArgumentParser:
     """The whole command line."""
     parser = argparse.ArgumentParser(
-        prog="corral", description="Train agent policies inside the harnesses they will run in.", epilog=EXAMPLES,
+        prog="corral",
+        description="Train agent policies inside the harnesses they will run in.",
+        epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.set_defaults(act=_tui, json=False, plain=False, readonly=False)
@@ -56,7 +58,9 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _command(commands: Any, name: str, act: Callable[[argparse.Namespace], int | None], text: str) -> argparse.ArgumentParser:
+def _command(
+    commands: Any, name: str, act: Callable[[argparse.Namespace], int | None], text: str
+) -> argparse.ArgumentParser:
     example = f"example: corral {name}"
     command: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text, epilog=example)
     command.set_defaults(act=act)
@@ -76,8 +80,12 @@ def _add_running(commands: Any) -> None:
             command.add_argument("toml", type=Path, help="the run's TOML, for example data/demo.toml")
         else:
             command.add_argument("toml", type=Path, nargs="?", default=DEMO, help="another TOML than the shipped one")
-        command.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a key, e.g. seed=1")
-        command.add_argument("--started-at", type=float, default=None, help="Unix seconds from which minutes_total counts")
+        command.add_argument(
+            "--set", action="append", default=[], metavar="KEY=VALUE", help="override a key, e.g. seed=1"
+        )
+        command.add_argument(
+            "--started-at", type=float, default=None, help="Unix seconds from which minutes_total counts"
+        )
         command.add_argument("--detach", action="store_true", help="run in the background; look with `corral`")
     command = _command(commands, "resume", _resume, "go on with a stopped, failed or killed run, from the record")
     command.add_argument("run", nargs="?", help="id of the run; the newest unfinished one by default")
@@ -160,7 +168,9 @@ def _go_on(arguments: argparse.Namespace, run_id: str) -> int:
     started_at = getattr(arguments, "started_at", None)
     if arguments.detach:
         log = detach(run_id)
-        _show(arguments, {"run": run_id, "log": str(log)}, f"run {run_id} goes on in the background; look with `corral`")
+        _show(
+            arguments, {"run": run_id, "log": str(log)}, f"run {run_id} goes on in the background; look with `corral`"
+        )
         return 0
     state = running.supervise(home(), run_id, lambda event: _event(arguments, event))
     with running.reading(home()) as store:
@@ -181,8 +191,11 @@ def detach(run_id: str) -> Path:
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as out:
         subprocess.Popen(
-            [sys.executable, "-m", "appliance.cli", "resume", run_id, "--plain"], stdin=subprocess.DEVNULL, stdout=out,
-            stderr=subprocess.STDOUT, start_new_session=True,
+            [sys.executable, "-m", "appliance.cli", "resume", run_id, "--plain"],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
         )
     return log
 
@@ -197,7 +210,11 @@ def _stop(arguments: argparse.Namespace) -> int:
     from appliance import running
 
     run_id = running.stop(home(), arguments.run)
-    _show(arguments, {"run": run_id, "command": "stop"}, f"run {run_id}: draining; `corral status` shows when it has stopped")
+    _show(
+        arguments,
+        {"run": run_id, "command": "stop"},
+        f"run {run_id}: draining; `corral status` shows when it has stopped",
+    )
     return 0
 
 
@@ -213,7 +230,9 @@ def _eval(arguments: argparse.Namespace) -> int:
     from appliance import running
 
     rows = running.evaluate(home(), arguments.run, arguments.version, lambda event: _event(arguments, event))
-    lines = [f"{r['harness']:<16} Pass@1 {r['pass_at_1']} {r['interval']}  n {r['n']}  failed {r['failures']}" for r in rows]
+    lines = [
+        f"{r['harness']:<16} Pass@1 {r['pass_at_1']} {r['interval']}  n {r['n']}  failed {r['failures']}" for r in rows
+    ]
     _show(arguments, {"rows": rows}, "\n".join(lines))
     return 0
 
@@ -240,18 +259,23 @@ def _report(arguments: argparse.Namespace) -> None:
 
 
 def _calls(arguments: argparse.Namespace) -> None:
-    from appliance import views
+    from appliance.running import reading
+    from appliance.transcript import calls, calls_text
 
-    found = views.calls(home(), arguments.rollout)
-    _show(arguments, {"rollout": arguments.rollout, "calls": found}, views.calls_text(found))
+    with reading(home()) as store:
+        found = calls(store, arguments.rollout)
+    _show(arguments, {"rollout": arguments.rollout, "calls": found}, calls_text(found))
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
     from appliance.doctor import checks
 
     found = checks(home())
-    lines = [f"{'✓ ok  ' if c['ok'] else '✗ FAIL'} {c['name']:<12} {c['found']}" + (f"\n         remedy: {c['remedy']}" if not c["ok"] else "")
-             for c in found]
+    lines = [
+        f"{'✓ ok  ' if c['ok'] else '✗ FAIL'} {c['name']:<12} {c['found']}"
+        + (f"\n         remedy: {c['remedy']}" if not c["ok"] else "")
+        for c in found
+    ]
     _show(arguments, {"checks": found}, "\n".join(lines))
     return 0 if all(c["ok"] for c in found) else 1
 
@@ -270,9 +294,10 @@ def _config(arguments: argparse.Namespace) -> None:
     overrides = _overrides(arguments)
     config = resolve(arguments.toml, overrides)
     origin = sources(arguments.toml, overrides) if arguments.sources else {}
-    rows = [{"key": k, "value": v, "meaning": m} | ({"source": origin[k]} if origin else {}) for k, v, m in leaves(config)]
-    lines = [f"{r['key']:<26} = {json.dumps(r['value']):<22} {('[' + str(r['source']) + '] ') if origin else ''}{r['meaning']}"
-             for r in rows]
+    rows = [
+        {"key": k, "value": v, "meaning": m} | ({"source": origin[k]} if origin else {}) for k, v, m in leaves(config)
+    ]
+    lines = [f"{r['key']:<26} = {json.dumps(r['value']):<22} {_origin(r)}{r['meaning']}" for r in rows]
     _show(arguments, {"keys": rows}, "\n".join(lines))
 
 
@@ -291,8 +316,11 @@ def _tasks(arguments: argparse.Namespace) -> None:
 
     pack = load_pack(RunConfig(tasks={"pack": arguments.pack}).pack_path)
     rows = [{"name": t.name, "family": t.family, "split": t.split, "instruction": t.instruction} for t in pack.tasks]
-    _show(arguments, {"pack": pack.name, "tasks": rows},
-          "\n".join(f"{r['name']:<24} {r['split']:<9} {r['instruction']}" for r in rows))
+    _show(
+        arguments,
+        {"pack": pack.name, "tasks": rows},
+        "\n".join(f"{r['name']:<24} {r['split']:<9} {r['instruction']}" for r in rows),
+    )
 
 
 def _tui(arguments: argparse.Namespace) -> None:
@@ -307,6 +335,10 @@ def _tui(arguments: argparse.Namespace) -> None:
 
 
 # ------------------------------------------------------------------ printing
+
+
+def _origin(row: dict[str, Any]) -> str:
+    return f"[{row['source']}] " if "source" in row else ""
 
 
 def _show(arguments: argparse.Namespace, found: object, text: str) -> None:

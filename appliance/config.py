@@ -45,7 +45,9 @@ class TasksSection(Section):
     """Which tasks are practised and which are held out."""
 
     pack: str = Field("pocket", description="name of a pack under data/, or a folder in Harbor's layout")
-    lesson_split: str = Field("lesson", description="split that the teacher shows; where a pack has none, the train split")
+    lesson_split: str = Field(
+        "lesson", description="split that the teacher shows; where a pack has none, the train split"
+    )
     train_split: str = Field("train", description="split that training draws from")
     held_out_split: str = Field("held-out", description="split that evaluation uses; never trained on")
 
@@ -60,7 +62,6 @@ class EngineSection(Section):
     threads: Positive = Field(1, description="CPU threads of the sampler; harness processes need the other cores")
     startup_deadline_s: Positive = Field(240, description="seconds until the engine must answer")
     call_deadline_s: Positive = Field(120, description="seconds after which an unanswered call counts as hung")
-
 
     @property
     def resolved_device(self) -> Literal["cpu", "cuda"]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from appliance.config import CHECKOUT
 from appliance.errors import ApplianceError
-from appliance.running import record_path, reading
+from appliance.running import reading, record_path
 from appliance.tasks import load_pack
 from appliance.views import images
 
@@ -27,8 +27,15 @@ Check = tuple[bool, str, str]
 def checks(home: Path) -> list[dict[str, Any]]:
     """[{name, ok, found, remedy}], in the order in which a failure matters."""
     every: dict[str, Callable[[Path], Check]] = {
-        "python": _python, "packages": _packages, "podman": _podman, "images": _images, "disk": _disk, "memory": _memory,
-        "device": _device, "record": _record, "pack": _pack,
+        "python": _python,
+        "packages": _packages,
+        "podman": _podman,
+        "images": _images,
+        "disk": _disk,
+        "memory": _memory,
+        "device": _device,
+        "record": _record,
+        "pack": _pack,
     }
     found: list[dict[str, Any]] = []
     for name, check in every.items():
@@ -101,7 +108,11 @@ def _record(home: Path) -> Check:
         return True, "none yet", ""
     with reading(home) as store:
         broken = store.rows("PRAGMA quick_check")[0][0]
-        return broken == "ok", f"{len(store.runs())} runs, {path.stat().st_size / 2**20:.1f} MiB, {broken}", "restore a copy"
+        return (
+            broken == "ok",
+            f"{len(store.runs())} runs, {path.stat().st_size / 2**20:.1f} MiB, {broken}",
+            "restore a copy",
+        )
 
 
 def _pack(home: Path) -> Check:

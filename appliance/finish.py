@@ -22,7 +22,7 @@ TRAINING_PHASES = ("coldstart", "train")
 
 
 def summary(store: Store, run_id: str, started_at: float | None = None) -> dict[str, Any]:
-    """Seeds, minutes, gap, utilisation and one entry a harness. `started_at`: when the user's command began (Unix s)."""
+    """Seeds, minutes, gap, utilisation and one entry a harness. `started_at`: when the command began (Unix s)."""
     run = store.run(run_id)
     rollouts = store.rollouts(run.id)
     seconds = store.phase_seconds(run.id)
@@ -71,7 +71,9 @@ def write(home: Path, store: Store, run_id: str, started_at: float | None = None
     """Writes demo.json and curve.svg under the run's folder, atomically; returns demo.json's path."""
     folder = home / "runs" / run_id
     folder.mkdir(parents=True, exist_ok=True)
-    _replace(folder / "curve.svg", curve_svg(reward_curve(store.rollouts(run_id)), f"Mean reward by step, run {run_id}"))
+    _replace(
+        folder / "curve.svg", curve_svg(reward_curve(store.rollouts(run_id)), f"Mean reward by step, run {run_id}")
+    )
     found = summary(store, run_id, started_at)
     return _replace(folder / "demo.json", json.dumps(found, indent=1) + "\n")
 
@@ -92,7 +94,9 @@ def table(found: dict[str, Any]) -> str:
         lines.append(f"  family {name:<16} {before:>5} → {after:>5}")
     gap = found["logprob_gap_mean"]
     used = found["utilisation"]
-    lines.append(f"mean |logprob trainer − sampler| at step 1: {gap:.5f} nats" if gap is not None else "no step was taken")
+    lines.append(
+        f"mean |logprob trainer − sampler| at step 1: {gap:.5f} nats" if gap is not None else "no step was taken"
+    )
     if used is not None:
         lines.append(f"sampled tokens trained: {100 * used:.1f} %")
     lines.append(f"minutes: {found['minutes_total']} in all, {found['minutes_training']} training")

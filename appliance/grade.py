@@ -88,9 +88,7 @@ def _from_json(data: bytes) -> Reward:
 
 def _parse(data: bytes) -> object:
     try:
-        return json.loads(
-            _decode(data, "reward.json"), object_pairs_hook=_unique, parse_constant=_refuse_constant
-        )
+        return json.loads(_decode(data, "reward.json"), object_pairs_hook=_unique, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise _bad("reward.json", f"is not JSON ({error})") from error
 

@@ -8,6 +8,7 @@ format it speaks. No code here or anywhere knows a harness by name; adding one a
     [launch]  argv, env          the command, run in /workspace with HOME=/home/agent and no input
     [files]   path = text        written under HOME before each start
     [limits]  memory_mb, pids    what one sandbox of it needs
+    [teacher] final_command        what the scripted teacher runs last, where the harness ends only by a command
     [quirks]  name = sentence    where it departs from its wire format; for readers of records
 
 `{prompt}`, `{base_url}`, `{token}`, `{model}` and `{max_tokens}` are filled in at launch in argv, env
@@ -37,12 +38,13 @@ Table: TypeAlias = dict[str, object]  # one TOML table before it is checked
 
 KEYS: dict[str, dict[str, type]] = {
     "": {"name": str, "version": str, "wire": str, "image": dict, "launch": dict, "files": dict, "limits": dict,
-         "quirks": dict},
+         "teacher": dict, "quirks": dict},
     "image": {"check": list, "layer": str},
     "launch": {"argv": list, "env": dict},
     "limits": {"memory_mb": int, "pids": int},
+    "teacher": {"final_command": str},
 }  # fmt: skip
-OPTIONAL = {"files", "quirks"}
+OPTIONAL = {"files", "teacher", "final_command", "quirks"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,7 @@ class Harness:
     memory_bytes: int
     pids: int
     quirks: dict[str, str]
+    final_command: str = ""
 
     @classmethod
     def from_file(cls, path: Path) -> Harness:
@@ -113,8 +116,8 @@ class _Reader:
 
     def harness(self, table: Table) -> Harness:
         self.check_keys("", table)
-        tables = {name: self.table(table, name) for name in ("image", "launch", "limits", "files", "quirks")}
-        for name in ("image", "launch", "limits"):
+        tables = {name: self.table(table, name) for name in ("image", "launch", "limits", "files", "teacher", "quirks")}
+        for name in ("image", "launch", "limits", "teacher"):
             self.check_keys(name, tables[name])
         harness = Harness(
             name=self.text(table, "name", NAME),
@@ -128,6 +131,7 @@ class _Reader:
             memory_bytes=self.positive(tables["limits"], "limits.memory_mb") * 1_000_000,
             pids=self.positive(tables["limits"], "limits.pids"),
             quirks=self.text_table(tables["quirks"], "quirks"),
+            final_command=self.text(tables["teacher"], "teacher.final_command") if tables["teacher"] else "",
         )
         self.check_meaning(harness)
         return harness
@@ -178,7 +182,7 @@ class _Reader:
     def texts(self, table: Table, key: str) -> tuple[str, ...]:
         value = table[key.rpartition(".")[2]]
         if not isinstance(value, list) or not value or not all(isinstance(item, str) for item in value):
-            self.fail(key, "must be a non-empty list of strings", "write it as [\"program\", \"argument\"]")
+            self.fail(key, "must be a non-empty list of strings", 'write it as ["program", "argument"]')
         return tuple(value)
 
     def text_table(self, table: Table, key: str) -> dict[str, str]:

@@ -18,7 +18,8 @@ def sparkline(values: Sequence[float]) -> str:
 def curve_svg(curves: Mapping[str, Sequence[tuple[int, float]]], title: str) -> str:
     """Curves of shares in [0, 1] over integer steps, with axes and a legend at each curve's end."""
     steps = [step for points in curves.values() for step, _ in points] or [0, 1]
-    first, last = min(steps), max(max(steps), min(steps) + 1)
+    first = min(steps)
+    last = max(*steps, first + 1)
 
     def x(step: float) -> float:
         return LEFT + (step - first) / (last - first) * (WIDTH - LEFT - RIGHT)
@@ -27,7 +28,8 @@ def curve_svg(curves: Mapping[str, Sequence[tuple[int, float]]], title: str) -> 
         return TOP + (1 - share) * (HEIGHT - TOP - BOTTOM)
 
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="12">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}"',
+        'font-family="sans-serif" font-size="12">',
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
         f'<text x="{LEFT}" y="24" font-size="14" font-weight="bold">{escape(title)}</text>',
     ]

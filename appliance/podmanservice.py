@@ -73,7 +73,7 @@ class PodmanApi:
 
     def _send(self, method: str, path: str, params: Mapping[str, str] | None, body: object,
               timeout_s: float | None) -> APIResponse:  # fmt: skip
-        from appliance.podmanclient import FAILURES, new_client, send  # noqa: PLC0415  (loads requests)
+        from appliance.podmanclient import FAILURES, new_client, send
 
         client = getattr(self._local, "client", None)
         if client is None:

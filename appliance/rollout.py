@@ -67,13 +67,23 @@ async def make_rollout(place: Place, rollout: Rollout, task: Task, answerer: Ans
             return
         except RolloutError as error:
             if error.part in RETRIED_PARTS and tries_left:
-                place.store.log("warning", error.part, f"rollout={rollout.id} {error.label}: trying again: {error.message}",
-                                place.run_id, rollout.id)
+                place.store.log(
+                    "warning",
+                    error.part,
+                    f"rollout={rollout.id} {error.label}: trying again: {error.message}",
+                    place.run_id,
+                    rollout.id,
+                )
                 continue
             output = error.output if isinstance(error, _WithOutput) else ""
             place.store.fail(rollout.id, error.label, error.message, output)
-            place.store.log("warning", error.part, f"rollout={rollout.id} failed {error.label}: {error.message}",
-                            place.run_id, rollout.id)
+            place.store.log(
+                "warning",
+                error.part,
+                f"rollout={rollout.id} failed {error.label}: {error.message}",
+                place.run_id,
+                rollout.id,
+            )
             return
 
 
@@ -88,8 +98,9 @@ class _WithOutput(HarnessError):
 async def _one_attempt(place: Place, rollout: Rollout, task: Task, answerer: Answerer, folder: Path) -> None:
     token = secrets.token_urlsafe(24)
     harness = place.harnesses[rollout.plan.harness]
-    launch = harness.launch(task.instruction, f"{PROXY_ADDRESS}/s/{token}", token, MODEL_NAME,
-                            place.config.rollout.max_tokens)
+    launch = harness.launch(
+        task.instruction, f"{PROXY_ADDRESS}/s/{token}", token, MODEL_NAME, place.config.rollout.max_tokens
+    )
     await to_thread.run_sync(_lay_out, folder, task, launch.files)
     started = time.monotonic()
     place.proxy.open(rollout.id, token, answerer)
@@ -111,11 +122,17 @@ def _check(outcome: Outcome, settled: Settled, timeout_s: int) -> None:
     if settled.error is not None:
         raise settled.error
     if outcome.out_of_memory:
-        raise _WithOutput("out_of_memory", "the harness ran out of its sandbox's memory (rollout.memory_mb)", outcome.output)
+        raise _WithOutput(
+            "out_of_memory", "the harness ran out of its sandbox's memory (rollout.memory_mb)", outcome.output
+        )
     if outcome.timed_out:
-        raise _WithOutput("timeout", f"the harness was still running after {timeout_s} s (rollout.timeout_s)", outcome.output)
+        raise _WithOutput(
+            "timeout", f"the harness was still running after {timeout_s} s (rollout.timeout_s)", outcome.output
+        )
     if not settled.num_calls:
-        raise _WithOutput("no_call", f"the harness ended (exit code {outcome.exit_code}) without calling the model", outcome.output)
+        raise _WithOutput(
+            "no_call", f"the harness ended (exit code {outcome.exit_code}) without calling the model", outcome.output
+        )
     if outcome.exit_code and not settled.limit_reached:
         raise _WithOutput("exit_code", f"the harness ended with exit code {outcome.exit_code}", outcome.output)
 
@@ -131,7 +148,9 @@ async def _grade(place: Place, rollout: Rollout, task: Task, folder: Path) -> Re
         return read_reward(verdict)
     except GraderError as error:
         last = outcome.output.strip()[-400:]
-        raise GraderError(error.cause, f"{task.name}: {error.message}; exit code {outcome.exit_code}; {last}") from error
+        raise GraderError(
+            error.cause, f"{task.name}: {error.message}; exit code {outcome.exit_code}; {last}"
+        ) from error
 
 
 def _agent_spec(
@@ -147,8 +166,10 @@ def _agent_spec(
         mounts=(Mount(folder / "workspace", "/workspace", False), Mount(folder / "home", "/home/agent", False)),
         labels=_labels(place, rollout),
         limits=Limits(
-            memory_bytes=max(harness.memory_bytes, settings.memory_mb << 20), pids=max(harness.pids, settings.pids),
-            cpus=settings.cpus, timeout_s=settings.timeout_s,
+            memory_bytes=max(harness.memory_bytes, settings.memory_mb << 20),
+            pids=max(harness.pids, settings.pids),
+            cpus=settings.cpus,
+            timeout_s=settings.timeout_s,
         ),
         proxy_dir=place.proxy.directory,
     )
@@ -169,7 +190,9 @@ def _grader_spec(place: Place, rollout: Rollout, task: Task, folder: Path, verdi
         ),
         labels=_labels(place, rollout),
         limits=Limits(
-            memory_bytes=settings.memory_mb << 20, pids=settings.pids, cpus=settings.cpus,
+            memory_bytes=settings.memory_mb << 20,
+            pids=settings.pids,
+            cpus=settings.cpus,
             timeout_s=min(settings.grade_timeout_s, round(task.verifier_timeout_s)),
         ),
         proxy_dir=None,

@@ -20,6 +20,7 @@ from appliance.report import pass_at_1
 from appliance.store import Run, Store
 from appliance.supervisor import Supervisor, supervisor_of
 from appliance.tasks import load_pack
+from appliance.transcript import calls, calls_text
 from appliance.types import Purpose, RolloutPlan, RunState
 
 FOLLOW_S = 0.25
@@ -72,7 +73,12 @@ def create(home: Path, config: RunConfig) -> str:
 def code_version() -> str:
     """The checkout's commit, with `+` when it was changed since; `unknown` outside git."""
     try:
-        told = subprocess.run(["git", "-C", str(CHECKOUT), "describe", "--always", "--dirty=+"], capture_output=True, text=True, check=True)
+        told = subprocess.run(
+            ["git", "-C", str(CHECKOUT), "describe", "--always", "--dirty=+"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
     return told.stdout.strip()
@@ -92,7 +98,9 @@ def unfinished_run(home: Path, run_id: str | None) -> str:
         if run_id:
             run = store.run(run_id)
             if run.state is RunState.DONE:
-                raise ApplianceError(f"run {run.id} is done", "see `corral report`, or start another with `corral train`")
+                raise ApplianceError(
+                    f"run {run.id} is done", "see `corral report`, or start another with `corral train`"
+                )
             return run.id
         for run in store.runs():
             if run.state in OPEN_STATES:
@@ -119,7 +127,7 @@ def supervise(home: Path, run_id: str, emit: Emit) -> str:
     async def both() -> str:
         with writing(home) as store:
             supervisor = Supervisor(home, store, store.run(run_id))
-            return await _following(store, run_id, emit, supervisor.main)
+            return str(await _following(store, run_id, emit, supervisor.main))
 
     return anyio.run(both)
 
@@ -131,7 +139,7 @@ async def _following(store: Store, run_id: str, emit: Emit, act: Callable[[], An
     def tell() -> None:
         nonlocal last
         for event in store.events(run_id, after=last):
-            last = event["id"]
+            last = int(str(event["id"]))
             emit(event)
 
     async def follow() -> None:
@@ -161,29 +169,39 @@ def single(home: Path, run_or_toml: str, task: str, harness: str, is_taught: boo
     async def act() -> int:
         with writing(home) as store:
             supervisor = Supervisor(home, store, store.run(run_id))
-            index = len([r for r in store.rollouts(run_id, Purpose.SINGLE) if r.plan.task == task and r.plan.harness == harness])
+            index = len(
+                [r for r in store.rollouts(run_id, Purpose.SINGLE) if r.plan.task == task and r.plan.harness == harness]
+            )
             plan = RolloutPlan(run_id, Purpose.SINGLE, 0, harness, task, index)
             return await supervisor.single(plan, is_taught)
 
     rollout_id = anyio.run(act)
-    from appliance.views import calls
-
     with reading(home) as store:
         (rollout,) = [r for r in store.rollouts(run_id, Purpose.SINGLE) if r.id == rollout_id]
         return {
-            "run": run_id, "rollout": rollout.id, "task": task, "harness": harness, "state": str(rollout.state),
-            "reward": rollout.reward, "reward_parts": rollout.reward_parts, "failure": rollout.failure,
-            "detail": rollout.failure_detail, "calls": calls(home, rollout.id),
+            "run": run_id,
+            "rollout": rollout.id,
+            "task": task,
+            "harness": harness,
+            "state": str(rollout.state),
+            "reward": rollout.reward,
+            "reward_parts": rollout.reward_parts,
+            "failure": rollout.failure,
+            "detail": rollout.failure_detail,
+            "calls": calls(store, rollout.id),
         }
 
 
 def single_text(found: dict[str, Any]) -> str:
     """One rollout for a terminal."""
-    from appliance.views import calls_text
-
-    outcome = f"reward {found['reward']} {json.dumps(found['reward_parts'])}" if not found["failure"] else (
-        f"failed {found['failure']}: {found['detail']}")
-    return f"{calls_text(found['calls'])}\nrollout {found['rollout']} of {found['task']} in {found['harness']}: {outcome}"
+    outcome = (
+        f"reward {found['reward']} {json.dumps(found['reward_parts'])}"
+        if not found["failure"]
+        else (f"failed {found['failure']}: {found['detail']}")
+    )
+    return (
+        f"{calls_text(found['calls'])}\nrollout {found['rollout']} of {found['task']} in {found['harness']}: {outcome}"
+    )
 
 
 def evaluate(home: Path, run_id: str, version: int | None, emit: Emit) -> list[dict[str, Any]]:
@@ -209,8 +227,12 @@ def _row(store: Store, run_id: str, harness: str, version: int) -> dict[str, Any
     share, interval = pass_at_1(rollouts)
     graded = [r.reward for r in rollouts if r.reward is not None]
     return {
-        "pack": config.tasks.pack, "harness": harness, "policy": version, "n": len(graded), "pass_at_1": share,
-        "interval": interval, "mean_reward": sum(graded) / len(graded) if graded else None,
+        "pack": config.tasks.pack,
+        "harness": harness,
+        "policy": version,
+        "n": len(graded),
+        "pass_at_1": share,
+        "interval": interval,
+        "mean_reward": sum(graded) / len(graded) if graded else None,
         "failures": {r.failure: sum(x.failure == r.failure for x in rollouts) for r in rollouts if r.failure},
     }
-

@@ -36,8 +36,10 @@ class Sampler:
         self._up.set()
         self._loaded: int | None = None
         sampling = Sampling(
-            temperature=config.rollout.temperature, max_tokens=config.rollout.max_tokens,
-            context_length=config.engine.max_model_len, seed=config.seed,
+            temperature=config.rollout.temperature,
+            max_tokens=config.rollout.max_tokens,
+            context_length=config.engine.max_model_len,
+            seed=config.seed,
         )
         self.answerer = EngineAnswerer(self, renderer, sampling)
 
@@ -74,7 +76,10 @@ class Sampler:
                 swap = await self._engine.load_adapter(version, path)
                 self._loaded = version
                 self._store.log(
-                    "info", "engine", f"version {version} answers (logprobs moved by up to {swap.shift:.4f})", self._run_id
+                    "info",
+                    "engine",
+                    f"version {version} answers (logprobs moved by up to {swap.shift:.4f})",
+                    self._run_id,
                 )
                 return
         raise HostError(f"run {self._run_id} has no policy version {version}", "resume the run: `corral resume`")
@@ -104,9 +109,13 @@ class Sampler:
                 continue
             self._up = anyio.Event()
             restarts += 1
-            self._store.log("error", "engine", f"{failure.message} (restart {restarts} of {MAX_RESTARTS})", self._run_id)
+            self._store.log(
+                "error", "engine", f"{failure.message} (restart {restarts} of {MAX_RESTARTS})", self._run_id
+            )
             if restarts > MAX_RESTARTS:
-                raise HostError(f"the engine failed {restarts} times: {failure.message}", "see engine.log in the run's folder")
+                raise HostError(
+                    f"the engine failed {restarts} times: {failure.message}", "see engine.log in the run's folder"
+                )
             await self._engine.restart()
             self._up.set()
 

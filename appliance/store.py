@@ -247,7 +247,8 @@ class Store:
         """Records the reward, once: a graded rollout is never graded again (I8)."""
         with self.write() as db:
             changed = db.execute(
-                "UPDATE rollouts SET state=?, reward=?, reward_parts=?, output=?, timings=?, ended_at=?, last_event_at=?"
+                "UPDATE rollouts SET state=?, reward=?, reward_parts=?, output=?, timings=?, ended_at=?,"
+                " last_event_at=?"
                 " WHERE id=? AND state NOT IN (?,?)",
                 (
                     RolloutState.GRADED,

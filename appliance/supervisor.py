@@ -139,7 +139,9 @@ class Supervisor:
             task = self.pack.task(plan.task)
             harnesses = chosen_harnesses(self.config)
             if plan.harness not in harnesses:
-                raise ApplianceError(f"run {self.run.id} does not use {plan.harness!r}", f"it uses {', '.join(harnesses)}")
+                raise ApplianceError(
+                    f"run {self.run.id} does not use {plan.harness!r}", f"it uses {', '.join(harnesses)}"
+                )
             (rollout,) = self.store.plan([plan])
             async with AsyncExitStack() as stack:
                 place = await self._open_place(stack, harnesses)
@@ -173,7 +175,9 @@ class Supervisor:
     def _check_splits(self) -> None:
         for split in (self.config.tasks.train_split, self.config.tasks.held_out_split):
             if not self.pack.split(split):
-                raise ApplianceError(f"{self.pack.path}: no task has split {split!r}", "see tasks.train_split and tasks.held_out_split")
+                raise ApplianceError(
+                    f"{self.pack.path}: no task has split {split!r}", "see tasks.train_split and tasks.held_out_split"
+                )
 
     async def _open_place(self, stack: AsyncExitStack, harnesses: Mapping[str, Harness]) -> Place:
         from appliance.images import base_ref, image_ref
@@ -190,8 +194,16 @@ class Supervisor:
             self.store.note_harness(name, harness.version, harness.wire, images[name])
         proxy = await stack.enter_async_context(Proxy(self.store, self.home / "proxy", proxy_limits(self.config)))
         return Place(
-            run_id=self.run.id, owner=owner, config=self.config, store=self.store, podman=podman, proxy=proxy,
-            harnesses=dict(harnesses), images=images, grader_image=base_ref(), folder=self.home / "sandboxes",
+            run_id=self.run.id,
+            owner=owner,
+            config=self.config,
+            store=self.store,
+            podman=podman,
+            proxy=proxy,
+            harnesses=dict(harnesses),
+            images=images,
+            grader_image=base_ref(),
+            folder=self.home / "sandboxes",
         )
 
     async def _cold_start(self, place: Place) -> None:
@@ -266,9 +278,7 @@ class Supervisor:
 
     # ------------------------------------------------------------------ many rollouts
 
-    async def _make(
-        self, place: Place, rollouts: Sequence[Rollout], version: int, choose: Choose
-    ) -> None:
+    async def _make(self, place: Place, rollouts: Sequence[Rollout], version: int, choose: Choose) -> None:
         """Makes those rollouts that have no outcome yet, `rollout.parallel` at once; raises Drained when stopping."""
         waiting = iter(schedule.unfinished(rollouts))
         started = time.monotonic()

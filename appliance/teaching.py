@@ -26,7 +26,9 @@ async def teachers(settings: ColdstartSection) -> AsyncIterator[Choose]:
         yield scripted
         return
     if not settings.teacher.startswith(("http://", "https://")):
-        raise ConfigError(f"coldstart.teacher: {settings.teacher!r} is neither `scripted` nor a URL", "write https://…/v1")
+        raise ConfigError(
+            f"coldstart.teacher: {settings.teacher!r} is neither `scripted` nor a URL", "write https://…/v1"
+        )
     upstream = Upstream(
         settings.teacher_wire, settings.teacher, settings.teacher_model, os.environ.get(KEY_VARIABLE, "")
     )
@@ -37,5 +39,7 @@ async def teachers(settings: ColdstartSection) -> AsyncIterator[Choose]:
 def scripted(task: Task, harness: Harness) -> Answerer:
     """The teacher that plays the task's solution/teacher.json through the harness's shell tool."""
     if not task.teacher:
-        raise PackError(f"{task.path}/solution/teacher.json: missing", "write its commands, or set coldstart.teacher to a URL")
-    return ScriptedTeacher(task.teacher, final_command=getattr(harness, 'final_command', ''))
+        raise PackError(
+            f"{task.path}/solution/teacher.json: missing", "write its commands, or set coldstart.teacher to a URL"
+        )
+    return ScriptedTeacher(task.teacher, final_command=harness.final_command)

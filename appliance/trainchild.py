@@ -67,8 +67,12 @@ class TrainChild:
                 restarts += 1
                 if code == EXPLAINED_EXIT or restarts > MAX_RESTARTS:
                     raise self._failed(code)
-                store.log("error", "trainer", f"ended with code {code}; started again ({restarts} of {MAX_RESTARTS})",
-                          self._run_id)
+                store.log(
+                    "error",
+                    "trainer",
+                    f"ended with code {code}; started again ({restarts} of {MAX_RESTARTS})",
+                    self._run_id,
+                )
                 await anyio.sleep(restarts)
                 await self._start()
             await anyio.sleep(POLL_S)
@@ -80,7 +84,10 @@ class TrainChild:
         with self._log.open("ab") as log:
             self._process = await anyio.open_process(
                 [sys.executable, "-I", "-S", engine_guard.__file__, scratch, *trainer],
-                stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
             )
 
     async def _end(self) -> None:
@@ -96,5 +103,7 @@ class TrainChild:
             last = self._log.read_bytes()[-TAIL_BYTES:].decode(errors="replace").strip()
         except OSError as error:
             last = f"(no log: {error})"
-        explained = last.splitlines()[-1] if code == EXPLAINED_EXIT and last else f"exit code {code}; last lines:\n{last}"
+        explained = (
+            last.splitlines()[-1] if code == EXPLAINED_EXIT and last else f"exit code {code}; last lines:\n{last}"
+        )
         return TrainingError(f"the trainer stopped: {explained}", f"see {self._log}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -47,11 +46,16 @@ def status(home: Path, run_id: str | None) -> dict[str, Any]:
             "failures": dict(Counter(r.failure for r in rollouts if r.failure)),
             "live": [
                 {
-                    "rollout": r.id, "harness": r.plan.harness, "task": r.plan.task, "state": str(r.state),
-                    "seconds": round(now - (r.started_at or now), 1), "calls": r.num_calls,
+                    "rollout": r.id,
+                    "harness": r.plan.harness,
+                    "task": r.plan.task,
+                    "state": str(r.state),
+                    "seconds": round(now - (r.started_at or now), 1),
+                    "calls": r.num_calls,
                     "seconds_since_event": round(now - (r.last_event_at or now), 1),
                 }
-                for r in rollouts if r.state in LIVE
+                for r in rollouts
+                if r.state in LIVE
             ],
             "seconds_by_phase": store.phase_seconds(run.id),
         }
@@ -76,46 +80,6 @@ def status_text(found: dict[str, Any]) -> str:
         for r in found["live"]
     ]
     return "\n".join([*lines, found["message"]] if found["message"] else lines)
-
-
-def calls(home: Path, rollout_id: int) -> list[dict[str, Any]]:
-    """The calls of a rollout: what was asked, what was answered, and how many tokens of each."""
-    with reading(home) as store:
-        recorded = store.calls(rollout_id)
-        texts = store.conversations(rollout_id)
-    found: list[dict[str, Any]] = []
-    for call, text in zip(recorded, texts, strict=True):
-        conversation = json.loads(text)
-        found.append({
-            "sequence": call.sequence, "wire": call.wire, "delivered": call.delivered, "lineage": call.lineage,
-            "policy_version": call.sample.policy_version if call.sample else None,
-            "prompt_tokens": len(call.sample.prompt_ids) if call.sample else None,
-            "sampled_tokens": len(call.sample.sampled_ids) if call.sample else None,
-            "logprob": float(call.sample.logprobs.sum()) if call.sample else None,
-            "seconds": round(call.ended_at - call.started_at, 3), "conversation": conversation,
-        })
-    return found
-
-
-def calls_text(found: Sequence[dict[str, Any]]) -> str:
-    """Calls for a terminal; each shows only the messages that are new in it."""
-    lines: list[str] = []
-    shown = 0
-    for call in found:
-        messages = call["conversation"]["messages"]
-        tokens = f"{call['prompt_tokens']} + {call['sampled_tokens']} tokens" if call["prompt_tokens"] is not None else "no ids"
-        lines.append(f"── call {call['sequence']}  {call['wire']}  {tokens}  {call['seconds']} s")
-        lines += [_message(m) for m in messages[shown:]]
-        lines.append(_message(call["conversation"]["answer"]))
-        shown = len(messages) + 1
-    return "\n".join(lines)
-
-
-def _message(message: dict[str, Any]) -> str:
-    """One message on one line. JSON quoting keeps control characters of untrusted text out of the terminal."""
-    said = json.dumps(message.get("content", ""), ensure_ascii=True)
-    tools = "".join(f"  → {c['name']} {json.dumps(c['arguments'], ensure_ascii=True)}" for c in message.get("tool_calls", ()))
-    return f"   {message['role']:<9} {said[:1000]}{tools}"
 
 
 def info(home: Path) -> dict[str, str]:

@@ -50,10 +50,10 @@ def test_a_slip_in_the_file_is_named_with_its_remedy(tmp_path: Path, text: str, 
 
 
 def test_a_slip_in_the_environment_or_on_the_command_line_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match="--set: unknown key 'train.group'"):
+    with pytest.raises(ConfigError, match=r"--set: unknown key 'train\.group'"):
         resolve(None, {"train.group": "4"})
     monkeypatch.setenv("CORRAL_RUN_TRAIN__STEP", "5")
-    with pytest.raises(ConfigError, match="environment: unknown key 'train.step'"):
+    with pytest.raises(ConfigError, match=r"environment: unknown key 'train\.step'"):
         resolve(None)
 
 

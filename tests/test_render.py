@@ -59,7 +59,7 @@ def as_tool_dict(tool: Tool) -> dict[str, object]:
 @pytest.mark.parametrize("length", [2, 4, 7])
 @pytest.mark.filterwarnings("ignore")
 def test_rendering_equals_transformers(tmp_path: Path, template: str, length: int) -> None:
-    from transformers import PreTrainedTokenizerFast  # noqa: PLC0415  (seconds to import)
+    from transformers import PreTrainedTokenizerFast
 
     folder = model_folder(tmp_path / "model", template)
     theirs = PreTrainedTokenizerFast.from_pretrained(folder)

@@ -354,7 +354,7 @@ def test_wide_characters_stay_in_their_cells(builder: Builder) -> None:
     run = builder.run("r1")
     (rollout,) = builder.rollouts(run, Purpose.TRAIN, 1, "数え上げ課題の長い名前です", 1)
     builder.begin(rollout, RolloutState.RUNNING)
-    from rich.cells import cell_len  # noqa: PLC0415
+    from rich.cells import cell_len
 
     assert {cell_len(line) for line in drive(CorralApp(builder.home), "2")[0].split("\n")} == {80}
 

@@ -26,10 +26,7 @@ from appliance.tree import rows, untrained
 from appliance.types import Purpose, Rollout, RolloutState
 
 if TYPE_CHECKING:
-    import torch
-
     from appliance.train.batch import Sequence as TrainingRow
-    from appliance.train.policy import Policy
     from appliance.train.update import UpdateSettings
 
 POLL_S = 0.05
@@ -53,7 +50,7 @@ def main(arguments: Sequence[str]) -> int:
         else:
             serve(Path(home), store, run_id)
     except ApplianceError as error:
-        print(str(error).replace("\n", " "), flush=True)
+        sys.stdout.write(str(error).replace("\n", " ") + "\n")
         return EXPLAINED_EXIT
     finally:
         store.close()
@@ -62,57 +59,59 @@ def main(arguments: Sequence[str]) -> int:
 
 def serve(home: Path, store: Store, run_id: str) -> None:
     """Takes steps as the supervisor opens them, until the process is ended."""
-    from appliance.train.policy import load_policy, set_threads
-    from appliance.train.update import load_optimizer, make_optimizer
-
-    run = store.run(run_id)
-    config = from_record(run.config)
-    folder = home / "runs" / run_id
-    set_threads(os.cpu_count() or 1)
-    version, adapter, _ = store.versions(run_id)[-1]
-    policy = load_policy(
-        folder / "model" / "base", config.model.quantization, config.model.lora_rank, adapter,
-        device=config.engine.resolved_device, seed=config.seed,
-    )  # fmt: skip
-    optimizer = make_optimizer(policy, config.train.learning_rate)
-    if (adapter / OPTIMIZER).exists():  # a cold start's version has none
-        load_optimizer(optimizer, adapter / OPTIMIZER)
-    store.log("info", "trainer", f"ready with version {version}", run_id)
+    trainer = Trainer(home, store, run_id)
     while True:
         step = store.next_step(run_id)
         if step is None:
             time.sleep(POLL_S)
-            continue
-        take_step(store, config, policy, optimizer, folder, run_id, step)
+        else:
+            trainer.take(step)
 
 
-def take_step(
-    store: Store,
-    config: RunConfig,
-    policy: Policy,
-    optimizer: torch.optim.Optimizer,
-    folder: Path,
-    run_id: str,
-    step: int,
-) -> None:
-    """One step: trains on its rollouts, writes version `step` and closes the step in one transaction."""
-    from appliance.train.policy import save_adapter
-    from appliance.train.update import learn, save_optimizer
+class Trainer:
+    """The policy and its optimiser, as the last version of the run left them."""
 
-    started = time.monotonic()
-    rollouts = store.rollouts(run_id, Purpose.TRAIN, step)
-    sequences, metrics = training_rows(store, rollouts)
-    if sequences:
-        learnt = learn(policy, sequences, optimizer, update_settings(config))
-        metrics |= {name: float(value) for name, value in asdict(learnt).items()}
-    else:
-        store.log("warning", "trainer", f"step {step}: no group has rewards that differ; nothing was learnt", run_id)
-    path = folder / "adapters" / f"v{step}"
-    sha256 = save_adapter(policy, path)
-    save_optimizer(optimizer, path / OPTIMIZER)
-    forget_old_states(folder / "adapters", step)
-    metrics["train_seconds"] = time.monotonic() - started
-    store.close_step(run_id, step, metrics, (step, path, sha256))
+    def __init__(self, home: Path, store: Store, run_id: str) -> None:
+        from appliance.train.policy import load_policy, set_threads
+        from appliance.train.update import load_optimizer, make_optimizer
+
+        set_threads(os.cpu_count() or 1)
+        self.store, self.run_id = store, run_id
+        self.config = config = from_record(store.run(run_id).config)
+        self.folder = home / "runs" / run_id
+        version, adapter, _ = store.versions(run_id)[-1]
+        self.policy = load_policy(
+            self.folder / "model" / "base",
+            config.model.quantization,
+            config.model.lora_rank,
+            adapter,
+            device=config.engine.resolved_device,
+            seed=config.seed,
+        )
+        self.optimizer = make_optimizer(self.policy, config.train.learning_rate)
+        if (adapter / OPTIMIZER).exists():  # a cold start's version has none
+            load_optimizer(self.optimizer, adapter / OPTIMIZER)
+        store.log("info", "trainer", f"ready with version {version}", run_id)
+
+    def take(self, step: int) -> None:
+        """One step: trains on its rollouts, writes version `step` and closes the step in one transaction."""
+        from appliance.train.policy import save_adapter
+        from appliance.train.update import learn, save_optimizer
+
+        started = time.monotonic()
+        sequences, metrics = training_rows(self.store, self.store.rollouts(self.run_id, Purpose.TRAIN, step))
+        if sequences:
+            learnt = learn(self.policy, sequences, self.optimizer, update_settings(self.config))
+            metrics |= {name: float(value) for name, value in asdict(learnt).items()}
+        else:
+            told = f"step {step}: no group has rewards that differ; nothing was learnt"
+            self.store.log("warning", "trainer", told, self.run_id)
+        path = self.folder / "adapters" / f"v{step}"
+        sha256 = save_adapter(self.policy, path)
+        save_optimizer(self.optimizer, path / OPTIMIZER)
+        forget_old_states(self.folder / "adapters", step)
+        metrics["train_seconds"] = time.monotonic() - started
+        self.store.close_step(self.run_id, step, metrics, (step, path, sha256))
 
 
 def training_rows(store: Store, rollouts: Sequence[Rollout]) -> tuple[list[TrainingRow], dict[str, float]]:
@@ -135,7 +134,13 @@ def training_rows(store: Store, rollouts: Sequence[Rollout]) -> tuple[list[Train
         reasons = untrained(kept)
         own = rows([c.sample for c in kept if c.sample], [i not in reasons for i in range(len(kept))])
         for reason in set(reasons.values()):
-            store.log("info", "trainer", f"rollout={rollout.id}: a call is not trained: {reason}", rollout.plan.run_id, rollout.id)
+            store.log(
+                "info",
+                "trainer",
+                f"rollout={rollout.id}: a call is not trained: {reason}",
+                rollout.plan.run_id,
+                rollout.id,
+            )
         trained += sum(int(row.mask.sum()) for row in own)
         num_rows += len(own)
         if advantage:

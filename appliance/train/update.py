@@ -63,7 +63,7 @@ def make_optimizer(policy: Policy, learning_rate: float) -> Optimizer:
     """AdamW without weight decay over the adapter: torch's in fp32 on a CPU, bitsandbytes' 8-bit one elsewhere."""
     if policy.device.type == "cpu":
         return torch.optim.AdamW(policy.parameters(), lr=learning_rate, weight_decay=0.0)
-    import bitsandbytes as bnb  # noqa: PLC0415 - the CPU path does without it
+    import bitsandbytes as bnb
 
     optimizer: Optimizer = bnb.optim.AdamW8bit(  # type: ignore[attr-defined,no-untyped-call]
         policy.parameters(), lr=learning_rate, weight_decay=0.0

@@ -321,7 +321,9 @@ def write_task(folder: Path, task: PocketTask, family: str, split: str) -> None:
         target.write_text(body, encoding="utf-8", newline="\n")
 
 
-def write_pack(out: Path, seed: int, counts: tuple[int, int, int] = (NUM_LESSONS, NUM_TRAIN, NUM_HELD_OUT)) -> list[str]:
+def write_pack(
+    out: Path, seed: int, counts: tuple[int, int, int] = (NUM_LESSONS, NUM_TRAIN, NUM_HELD_OUT)
+) -> list[str]:
     """Write every task under `out` (replacing those of the same name) and return their names.
 
     `counts`: lessons, train and held-out tasks a family.

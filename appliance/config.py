@@ -106,7 +106,10 @@ class TrainSection(Section):
     steps: int = Field(8, ge=0, description="optimiser steps (batches of groups)")
     groups: Positive = Field(8, description="(task, harness) groups a step, shared evenly by the harnesses")
     group_size: int = Field(8, ge=2, description="rollouts a group")
-    learning_rate: float = Field(3e-4, gt=0, description="learning rate of the adapter")
+    learning_rate: float = Field(3e-4, gt=0, description="peak learning rate of the adapter")
+    warmup_steps: int = Field(0, ge=0, description="steps over which the learning rate rises to its peak")
+    final_rate_share: Share = Field(1.0, description="share of the peak rate left at the last step; it falls linearly")
+    negative_weight: Share = Field(1.0, description="factor on negative advantages: below 1, failures push down less")
     minibatches: Positive = Field(1, description="optimiser updates a batch; groups are never split")
     clip_low: float = Field(0.2, gt=0, description="lower clip of the probability ratio")
     clip_high: float = Field(0.28, gt=0, description="upper clip of the probability ratio (DAPO's clip-higher)")
@@ -156,6 +159,11 @@ def home() -> Path:
     if explicit := os.environ.get("CORRAL_HOME"):
         return Path(explicit).expanduser().resolve()
     return Path(os.environ.get("XDG_DATA_HOME", "~/.local/share")).expanduser().resolve() / "corral"
+
+
+def podman_home(home: Path) -> Path:
+    """Whose images and container storage are used: `$CORRAL_PODMAN_HOME`, so that records can share one, or `home`."""
+    return Path(os.environ.get("CORRAL_PODMAN_HOME") or home).expanduser().resolve()
 
 
 def resolve(path: Path | None, overrides: Mapping[str, str] | None = None) -> RunConfig:

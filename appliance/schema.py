@@ -7,12 +7,14 @@ needs no split: nodes are only ever added.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 from sqlite_utils import Database, Migrations
 
 from appliance.errors import StoreError
+from appliance.types import Purpose, Rollout, RolloutPlan, RolloutState, Run, RunState
 
 migrations = Migrations("corral")
 
@@ -85,3 +87,41 @@ def migrate(path: Path, connection: Any, readonly: bool) -> None:
         raise StoreError(f"{path}: written by a newer Corral", "update Corral, or set CORRAL_HOME to another folder")
     if not readonly:
         migrations.apply(db)
+
+
+def run_from_row(row: Any) -> Run:
+    """A run from a row of `runs`."""
+    return Run(
+        id=row["id"],
+        name=row["name"],
+        config=json.loads(row["config"]),
+        seed=row["seed"],
+        state=RunState(row["state"]),
+        phase=row["phase"],
+        message=row["message"],
+        created_at=row["created_at"],
+        started_at=row["started_at"],
+        ended_at=row["ended_at"],
+    )
+
+
+def rollout_from_row(row: Any) -> Rollout:
+    """A rollout from a row of `rollouts` joined with the counts of its calls."""
+    plan = RolloutPlan(row["run_id"], Purpose(row["purpose"]), row["step"], row["harness"], row["task"], row["idx"])
+    return Rollout(
+        id=row["id"],
+        plan=plan,
+        state=RolloutState(row["state"]),
+        attempt=row["attempt"],
+        policy_version=row["policy_version"],
+        reward=row["reward"],
+        reward_parts=json.loads(row["reward_parts"]),
+        failure=row["failure"],
+        failure_detail=row["failure_detail"],
+        created_at=row["created_at"],
+        started_at=row["started_at"],
+        ended_at=row["ended_at"],
+        num_calls=row["num_calls"] or 0,
+        num_sampled_tokens=row["num_sampled_tokens"] or 0,
+        last_event_at=row["last_event_at"],
+    )

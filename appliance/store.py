@@ -13,12 +13,11 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from appliance.calllog import CallDraft, CallLog
 from appliance.errors import StoreError
-from appliance.schema import migrate
+from appliance.schema import migrate, rollout_from_row, run_from_row
 from appliance.types import (
     RUN_MOVES,
     Call,
@@ -27,28 +26,13 @@ from appliance.types import (
     Rollout,
     RolloutPlan,
     RolloutState,
+    Run,
     RunState,
 )
 
 BUSY_TIMEOUT_S = 30.0
 __all__ = ["CallDraft", "Run", "Store"]
 FINISHED = (RolloutState.GRADED, RolloutState.FAILED)
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """A run as read back. `phase` is what it is doing, or was doing last."""
-
-    id: str
-    name: str
-    config: dict[str, object]
-    seed: int
-    state: RunState
-    phase: str
-    message: str
-    created_at: float
-    started_at: float | None
-    ended_at: float | None
 
 
 @contextmanager
@@ -142,7 +126,7 @@ class Store:
 
     def runs(self) -> list[Run]:
         """All runs, newest first."""
-        return [_run(row) for row in self.rows("SELECT * FROM runs ORDER BY created_at DESC")]
+        return [run_from_row(row) for row in self.rows("SELECT * FROM runs ORDER BY created_at DESC")]
 
     def run(self, run_id: str) -> Run:
         """The run whose id is, or uniquely starts with, `run_id`; StoreError otherwise."""
@@ -151,7 +135,7 @@ class Store:
         if len(exact) != 1:
             known = ", ".join(run.id for run in self.runs()[:5]) or "none"
             raise StoreError(f"no single run {run_id!r} in {self.path}", f"known runs: {known}")
-        return _run(exact[0])
+        return run_from_row(exact[0])
 
     def move_run(self, run_id: str, state: RunState, message: str = "") -> None:
         """Moves a run along RUN_MOVES; StoreError for an illegal move."""
@@ -213,7 +197,7 @@ class Store:
     def rollouts(self, run_id: str, purpose: Purpose | None = None, step: int | None = None) -> list[Rollout]:
         """Rollouts of a run in order of their ids, optionally of one purpose and step."""
         return [
-            _rollout(row)
+            rollout_from_row(row)
             for row in self.rows(
                 "SELECT r.*, c.n AS num_calls, c.s AS num_sampled_tokens FROM rollouts r LEFT JOIN"
                 " (SELECT rollout_id, attempt, count(*) n, sum(num_sampled_tokens) s FROM calls GROUP BY 1, 2) c"
@@ -402,40 +386,4 @@ def _insert_version(
     db.execute(
         "INSERT OR REPLACE INTO versions(run_id, version, parent, path, sha256, created_at) VALUES(?,?,?,?,?,?)",
         (run_id, version, parent, str(path), sha256, time.time()),
-    )
-
-
-def _run(row: sqlite3.Row) -> Run:
-    return Run(
-        id=row["id"],
-        name=row["name"],
-        config=json.loads(row["config"]),
-        seed=row["seed"],
-        state=RunState(row["state"]),
-        phase=row["phase"],
-        message=row["message"],
-        created_at=row["created_at"],
-        started_at=row["started_at"],
-        ended_at=row["ended_at"],
-    )
-
-
-def _rollout(row: sqlite3.Row) -> Rollout:
-    plan = RolloutPlan(row["run_id"], Purpose(row["purpose"]), row["step"], row["harness"], row["task"], row["idx"])
-    return Rollout(
-        id=row["id"],
-        plan=plan,
-        state=RolloutState(row["state"]),
-        attempt=row["attempt"],
-        policy_version=row["policy_version"],
-        reward=row["reward"],
-        reward_parts=json.loads(row["reward_parts"]),
-        failure=row["failure"],
-        failure_detail=row["failure_detail"],
-        created_at=row["created_at"],
-        started_at=row["started_at"],
-        ended_at=row["ended_at"],
-        num_calls=row["num_calls"] or 0,
-        num_sampled_tokens=row["num_sampled_tokens"] or 0,
-        last_event_at=row["last_event_at"],
     )

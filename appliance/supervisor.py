@@ -25,7 +25,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from appliance import schedule
-from appliance.config import CHECKOUT, RunConfig, from_record
+from appliance.config import CHECKOUT, RunConfig, from_record, podman_home
 from appliance.errors import ApplianceError, HostError
 from appliance.harness import Harness, load_harnesses
 from appliance.proxy import Limits as ProxyLimits
@@ -182,7 +182,7 @@ class Supervisor:
     async def _open_place(self, stack: AsyncExitStack, harnesses: Mapping[str, Harness]) -> Place:
         from appliance.images import base_ref, image_ref
 
-        podman = await stack.enter_async_context(Podman(self.home, self.config.rollout.parallel))
+        podman = await stack.enter_async_context(Podman(podman_home(self.home), self.config.rollout.parallel))
         owner = owner_of(self.home)
         for name in await podman.reconcile({"corral.owner": owner}):
             self.log("warning", "sandbox", f"removed {name}, left behind by an earlier supervisor")

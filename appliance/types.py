@@ -250,3 +250,19 @@ class Rollout:
     num_calls: int = 0
     num_sampled_tokens: int = 0
     last_event_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run as read back. `phase` is what it is doing, or was doing last."""
+
+    id: str
+    name: str
+    config: dict[str, object]
+    seed: int
+    state: RunState
+    phase: str
+    message: str
+    created_at: float
+    started_at: float | None
+    ended_at: float | None

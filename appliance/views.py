@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from appliance.config import CHECKOUT
+from appliance.config import CHECKOUT, podman_home
 from appliance.harness import Harness, load_harnesses
 from appliance.running import code_version, newest, reading, record_path
 from appliance.supervisor import supervisor_of
@@ -98,7 +98,7 @@ def images(home: Path) -> list[dict[str, Any]]:
     from appliance.images import base_ref, image_exists, image_ref
     from appliance.podmanconf import podman_environment
 
-    environment = podman_environment(home)
+    environment = podman_environment(podman_home(home))
     wanted = {"base": base_ref()} | {name: image_ref(h) for name, h in _harnesses(()).items()}
     return [{"name": name, "ref": ref, "present": image_exists(environment, ref)} for name, ref in wanted.items()]
 
@@ -107,7 +107,7 @@ def build_images(home: Path, names: Sequence[str], on_line: Callable[[str], None
     """Builds the images that are missing, of all harnesses or of those named."""
     from appliance.images import build_images as build
 
-    build(home, list(_harnesses(names).values()), on_line)
+    build(podman_home(home), list(_harnesses(names).values()), on_line)
 
 
 def _harnesses(names: Sequence[str]) -> dict[str, Harness]:

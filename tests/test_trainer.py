@@ -9,8 +9,9 @@ import pytest
 
 pytest.importorskip("torch")
 
+from appliance.config import resolve
 from appliance.store import CallDraft, Store
-from appliance.train.trainer import advantages_of, training_rows
+from appliance.train.trainer import advantages_of, rate_at, training_rows
 from appliance.types import Purpose, Reward, Rollout, RolloutPlan, Sample, StopReason
 
 
@@ -65,3 +66,21 @@ def test_groups_of_equal_rewards_are_left_out_of_the_update_but_count_as_trained
     rolled(store, "a", [1.0, 1.0])
     found, metrics = training_rows(store, store.rollouts("r"))
     assert found == [] and metrics["trained_tokens"] == metrics["sampled_tokens"] == 10
+
+
+def test_the_learning_rate_rises_then_falls_linearly() -> None:
+    settings = {
+        "train.steps": "5",
+        "train.learning_rate": "1",
+        "train.warmup_steps": "1",
+        "train.final_rate_share": "0.2",
+    }
+    config = resolve(None, settings)
+    assert [rate_at(config, step) for step in range(1, 6)] == pytest.approx([0.5, 0.8, 0.6, 0.4, 0.2])
+    assert rate_at(resolve(None), 1) == rate_at(resolve(None), 8) == 3e-4
+
+
+def test_negative_advantages_can_weigh_less(store: Store) -> None:
+    rolled(store, "a", [1.0, 0.0])
+    found, _ = training_rows(store, store.rollouts("r"), negative_weight=0.2)
+    assert [row.advantage for row in found] == pytest.approx([0.707106, -0.141421], abs=2e-6)

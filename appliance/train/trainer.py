@@ -99,8 +99,11 @@ class Trainer:
         from appliance.train.update import learn, save_optimizer
 
         started = time.monotonic()
-        sequences, metrics = training_rows(self.store, self.store.rollouts(self.run_id, Purpose.TRAIN, step))
+        rollouts = self.store.rollouts(self.run_id, Purpose.TRAIN, step)
+        sequences, metrics = training_rows(self.store, rollouts, self.config.train.negative_weight)
         if sequences:
+            for group in self.optimizer.param_groups:
+                group["lr"] = rate_at(self.config, step)
             learnt = learn(self.policy, sequences, self.optimizer, update_settings(self.config))
             metrics |= {name: float(value) for name, value in asdict(learnt).items()}
         else:
@@ -114,10 +117,14 @@ class Trainer:
         self.store.close_step(self.run_id, step, metrics, (step, path, sha256))
 
 
-def training_rows(store: Store, rollouts: Sequence[Rollout]) -> tuple[list[TrainingRow], dict[str, float]]:
+def training_rows(
+    store: Store, rollouts: Sequence[Rollout], negative_weight: float = 1.0
+) -> tuple[list[TrainingRow], dict[str, float]]:
     """The rows of a step with their advantages, and what the step says of its rollouts.
 
     Groups of equal rewards have advantage 0 everywhere; their rows are left out, since they change nothing (E4).
+    Negative advantages are multiplied by `negative_weight`: most tokens of a failed rollout were right, and pushing
+    them down as hard as the wrong ones wears a small policy out (LOG.md has the runs that show it).
     """
     from appliance.train.batch import Sequence as TrainingRow
 
@@ -143,6 +150,8 @@ def training_rows(store: Store, rollouts: Sequence[Rollout]) -> tuple[list[Train
             )
         trained += sum(int(row.mask.sum()) for row in own)
         num_rows += len(own)
+        if advantage < 0:
+            advantage *= negative_weight
         if advantage:
             found += [TrainingRow(r.ids, r.mask, r.behaviour_logprobs, advantage, rollout.id) for r in own]
     graded = [r for r in rollouts if r.reward is not None]
@@ -170,6 +179,14 @@ def advantages_of(rollouts: Sequence[Rollout]) -> tuple[dict[int, float | None],
         "frac_reward_zero_std": flat / max(len(groups), 1), "groups": float(len(groups)),
         "failed_rollouts": float(sum(r.state is RolloutState.FAILED for r in rollouts)),
     }  # fmt: skip
+
+
+def rate_at(config: RunConfig, step: int) -> float:
+    """Learning rate of a step (1 is the first): linear warm-up, then linear fall to `final_rate_share` at the last."""
+    t = config.train
+    rise = min(1.0, step / (t.warmup_steps + 1)) if t.warmup_steps else 1.0
+    fall = 1 - (1 - t.final_rate_share) * (step - 1) / max(t.steps - 1, 1)
+    return t.learning_rate * rise * fall
 
 
 def update_settings(config: RunConfig) -> UpdateSettings:

@@ -1,0 +1,163 @@
+"""A whole small run on real parts, killed in every phase: nothing lost, nothing repeated, nothing left behind (I8)."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from appliance.config import CHECKOUT, home, resolve
+from appliance.errors import HostError
+from appliance.sandbox import Podman
+from appliance.store import Store
+from appliance.supervisor import lock, owner_of, supervisor_of
+
+SMALL = {
+    "coldstart.rollouts": "6",
+    "coldstart.steps": "30",
+    "train.steps": "3",
+    "train.groups": "2",
+    "train.group_size": "3",
+    "evaluation.max_tasks": "3",
+}
+ROLLOUTS = 2 * 6 + 2 * 3 + 3 * (2 * 3) + 2 * 3
+DEADLINE_S = 420.0
+
+
+def corral(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """One command against the record in `folder`, with the installed images."""
+    return subprocess.run(
+        [sys.executable, "-m", "appliance.cli", *arguments], env=environment(folder), capture_output=True, text=True,
+        check=False, timeout=DEADLINE_S,
+    )  # fmt: skip
+
+
+def environment(folder: Path) -> dict[str, str]:
+    return os.environ | {"CORRAL_HOME": str(folder), "CORRAL_PODMAN_HOME": str(home())}
+
+
+def start(folder: Path, *arguments: str) -> subprocess.Popen[bytes]:
+    log = (folder / "console.log").open("ab")
+    with log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "appliance.cli", *arguments], env=environment(folder), stdout=log, stderr=log,
+            start_new_session=True,
+        )  # fmt: skip
+
+
+def status(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(corral(folder, "status", "--json").stdout)
+    return found
+
+
+def wait_until(
+    folder: Path, is_true: Callable[[dict[str, Any]], bool], process: subprocess.Popen[bytes]
+) -> dict[str, Any]:
+    """Polls `corral status --json`, which must answer at any time, until it shows what is waited for."""
+    deadline = time.monotonic() + DEADLINE_S
+    while time.monotonic() < deadline:
+        found = status(folder)
+        if is_true(found):
+            return found
+        assert process.poll() is None, (folder / "console.log").read_text()[-3000:]
+        time.sleep(0.3)
+    raise AssertionError(f"never happened; last status {found}")
+
+
+def descendants(pid: int) -> list[tuple[int, str]]:
+    """(pid, command line) of every process below `pid`."""
+    told = subprocess.run(["ps", "-eo", "pid=,ppid=,args="], capture_output=True, text=True, check=True).stdout
+    rows = [line.split(None, 2) for line in told.splitlines()]
+    found, wanted = [], {pid}
+    for _ in range(6):
+        for child, parent, command in rows:
+            if int(parent) in wanted and int(child) not in wanted:
+                wanted.add(int(child))
+                found.append((int(child), command))
+    return found
+
+
+def kill_below(pid: int, word: str) -> None:
+    """kill -9 of the first process below `pid` whose command line holds `word`, guards apart."""
+    victims = [child for child, command in descendants(pid) if word in command and "engine_guard" not in command]
+    assert victims, descendants(pid)
+    os.kill(victims[0], signal.SIGKILL)
+
+
+async def left_behind(folder: Path) -> list[str]:
+    async with Podman(home()) as podman:
+        return await podman.list({"corral.owner": owner_of(folder)})
+
+
+@pytest.mark.real
+@pytest.mark.slow
+def test_I8_kill_9_of_supervisor_engine_and_trainer_then_resume(tmp_path: Path) -> None:
+    folder = tmp_path.resolve()
+    for parent in (folder, *folder.parents[:2]):
+        parent.chmod(0o755)
+    settings = [word for key, value in SMALL.items() for word in ("--set", f"{key}={value}")]
+    process = start(folder, "train", str(CHECKOUT / "data" / "demo.toml"), *settings)
+
+    # the supervisor, while the teacher's rollouts run
+    wait_until(folder, lambda s: s["run"] is not None and s["graded"] >= 2 and len(s["live"]) >= 1, process)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    graded = status(folder)["graded"]
+
+    # the engine, while the policy is evaluated
+    process = start(folder, "resume")
+    wait_until(folder, lambda s: s["phase"] == "eval_before" and len(s["live"]) >= 1, process)
+    assert status(folder)["graded"] >= graded
+    kill_below(process.pid, "vllm")
+
+    # the trainer and then the supervisor, in training
+    wait_until(folder, lambda s: s["phase"] == "train" and s["steps_done"] >= 1, process)
+    kill_below(process.pid, "appliance.train.trainer")
+    wait_until(folder, lambda s: s["steps_done"] >= 2, process)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+
+    done = corral(folder, "resume")
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
+    final = status(folder)
+    assert final["state"] == "done" and final["graded"] == ROLLOUTS and final["failures"] == {}
+    assert anyio.run(left_behind, folder) == []
+    assert Path(done.stdout.strip().splitlines()[-1]).name == "demo.json"
+    store = Store.open(folder / "record.db", readonly=True)
+    assert store.rows("SELECT count(*) n FROM rollouts")[0]["n"] == ROLLOUTS
+    assert [number for number, _, _ in store.versions(final["run"])] == [0, 1, 2, 3]
+    gaps = [m["logprob_gap"] for _, _, m in store.steps(final["run"]) if "logprob_gap" in m]
+    assert all(gap < 0.02 for gap in gaps)
+    store.close()
+
+
+def test_a_second_supervisor_on_one_record_is_told_who_holds_it(tmp_path: Path) -> None:
+    with lock(tmp_path, "first"):
+        holder = supervisor_of(tmp_path) or {}
+        assert (holder["pid"], holder["run"]) == (os.getpid(), "first")
+        with pytest.raises(HostError, match=f"process {os.getpid()}.* works on run first"), lock(tmp_path, "second"):
+            raise AssertionError("two supervisors held one record")
+    assert supervisor_of(tmp_path) is None
+
+
+def test_a_pack_that_is_missing_is_named_before_a_run_exists(tmp_path: Path) -> None:
+    toml = tmp_path / "run.toml"
+    toml.write_text(f"[tasks]\npack = '{tmp_path}/none'\n")
+    done = corral(tmp_path, "train", str(toml))
+    assert done.returncode == 1 and f"{tmp_path}/none: does not exist" in done.stderr and "remedy" in done.stderr
+    assert not (tmp_path / "record.db").exists()
+    assert resolve(toml).pack_path == tmp_path / "none"
+
+
+def test_status_without_a_record_says_how_to_begin(tmp_path: Path) -> None:
+    assert status(tmp_path)["run"] is None
+    assert "corral demo" in corral(tmp_path, "status").stdout

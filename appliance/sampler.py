@@ -14,7 +14,7 @@ import anyio
 
 from appliance.answerer import EngineAnswerer, Sampling
 from appliance.config import RunConfig
-from appliance.engine import Engine, EngineSettings
+from appliance.engine import Engine, EngineSettings, Swap
 from appliance.errors import EngineError, HostError
 from appliance.render import Renderer
 from appliance.store import Store
@@ -71,18 +71,26 @@ class Sampler:
         """Loads a version of the run, unless it is the current one, and sees that its weights answer."""
         if version == self._loaded:
             return
-        for number, path, _ in self._store.versions(self._run_id):
-            if number == version:
-                swap = await self._engine.load_adapter(version, path)
-                self._loaded = version
-                self._store.log(
-                    "info",
-                    "engine",
-                    f"version {version} answers (logprobs moved by up to {swap.shift:.4f})",
-                    self._run_id,
-                )
-                return
-        raise HostError(f"run {self._run_id} has no policy version {version}", "resume the run: `corral resume`")
+        folders = {number: path for number, path, _ in self._store.versions(self._run_id)}
+        if version not in folders:
+            raise HostError(f"run {self._run_id} has no policy version {version}", "resume the run: `corral resume`")
+        swap = await self._swap(version, folders[version])
+        self._loaded = version
+        self._store.log(
+            "info", "engine", f"version {version} answers (logprobs moved by up to {swap.shift:.4f})", self._run_id
+        )
+
+    async def _swap(self, version: int, folder: Path) -> Swap:
+        """Loads an adapter; an engine that dies meanwhile is waited for, once."""
+        try:
+            return await self._engine.load_adapter(version, folder)
+        except EngineError:
+            await anyio.sleep(2 * WATCH_S)  # by then the watcher has seen a failure
+            await self._wait_until_up()
+        try:
+            return await self._engine.load_adapter(version, folder)
+        except EngineError as error:
+            raise HostError(f"{folder}: the engine does not take it: {error.message}", "see engine.log") from error
 
     async def sample(
         self,
@@ -94,11 +102,14 @@ class Sampler:
         policy_version: int | None = None,
     ) -> Sample:
         """One sample, as `Engine.sample`; waits while the engine is being restarted."""
+        await self._wait_until_up()
+        return await self._engine.sample(prompt_ids, max_tokens, temperature, stop_ids, seed, policy_version)
+
+    async def _wait_until_up(self) -> None:
         with anyio.move_on_after(self._config.engine.startup_deadline_s) as scope:
             await self._up.wait()
         if scope.cancelled_caught:
             raise EngineError("dead", "the engine did not come back in time")
-        return await self._engine.sample(prompt_ids, max_tokens, temperature, stop_ids, seed, policy_version)
 
     async def _keep_alive(self) -> None:
         restarts = 0

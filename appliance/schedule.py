@@ -58,6 +58,14 @@ def training_step(
     return _shuffled(plans, f"{seed}/order/{step}")
 
 
+def some(tasks: Sequence[str], count: int, seed: int) -> list[str]:
+    """`count` of the tasks, drawn by the seed, in their own order; all of them for 0."""
+    if not count:
+        return list(tasks)
+    chosen = set(_shuffled(tasks, f"{seed}/some")[:count])
+    return [t for t in tasks if t in chosen]
+
+
 def unfinished(rollouts: Sequence[Rollout]) -> list[Rollout]:
     """Those without an outcome: never started, or cut off by a kill."""
     return [r for r in rollouts if r.state not in (RolloutState.GRADED, RolloutState.FAILED)]

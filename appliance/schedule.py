@@ -6,7 +6,7 @@ That is what lets a resumed run find what is missing: it plans again and the rec
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from appliance.types import Purpose, Rollout, RolloutPlan, RolloutState
@@ -38,12 +38,19 @@ def evaluation(
     return _interleaved(plans, harnesses)
 
 
-def groups(seed: int, harnesses: Sequence[str], tasks: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """An endless stream of (task, harness) pairs: each task comes with every harness before it comes again."""
+def groups(seed: int, harnesses: Sequence[str], tasks: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """An endless stream of (task, harness) pairs from `tasks` (name → family).
+
+    Families take turns, so that a step practises as many of them as it can and none is unlearnt meanwhile; each task
+    comes with every harness, and no task comes again before all of its family have come.
+    """
+    families = sorted(set(tasks.values()))
     for epoch in range(1 << 30):
-        for task in _shuffled(tasks, f"{seed}/train/{epoch}"):
-            for harness in harnesses:
-                yield task, harness
+        queues = [_shuffled([t for t in tasks if tasks[t] == f], f"{seed}/train/{epoch}/{f}") for f in families]
+        for turn in range(max(map(len, queues))):
+            for queue in _shuffled(queues, f"{seed}/turn/{epoch}/{turn}"):
+                for harness in harnesses if turn < len(queue) else ():
+                    yield queue[turn], harness
 
 
 def training_step(

@@ -265,7 +265,7 @@ class Supervisor:
     async def _rollouts_of(self, place: Place, sampler: Sampler, step: int) -> None:
         """The groups of one step, and, where equal rewards teach nothing, further groups up to `train.refills`."""
         c = self.config
-        tasks = [t.name for t in self.pack.split(c.tasks.train_split)]
+        tasks = {t.name: t.family for t in self.pack.split(c.tasks.train_split)}
         stream = schedule.groups(c.seed, c.harnesses, tasks)
         skipped = (step - 1) * c.train.groups * (1 + c.train.refills)
         pairs = list(islice(stream, skipped, skipped + c.train.groups * (1 + c.train.refills)))

@@ -22,10 +22,18 @@ def test_teaching_uses_every_task_before_one_comes_again() -> None:
 
 
 def test_every_task_meets_every_harness_before_it_comes_again() -> None:
-    pairs = list(islice(schedule.groups(0, ["pi", "codex"], ["a", "b", "c"]), 6))
+    tasks = {"a": "count", "b": "count", "c": "count"}
+    pairs = list(islice(schedule.groups(0, ["pi", "codex"], tasks), 6))
     assert sorted(pairs) == sorted((t, h) for t in "abc" for h in ("pi", "codex"))
-    assert pairs == list(islice(schedule.groups(0, ["pi", "codex"], ["a", "b", "c"]), 6))
-    assert pairs != list(islice(schedule.groups(1, ["pi", "codex"], ["a", "b", "c"]), 6))
+    assert pairs == list(islice(schedule.groups(0, ["pi", "codex"], tasks), 6))
+    assert any(pairs != list(islice(schedule.groups(seed, ["pi", "codex"], tasks), 6)) for seed in range(1, 5))
+
+
+def test_families_take_turns() -> None:
+    tasks = {"a1": "a", "a2": "a", "b1": "b", "b2": "b", "c1": "c"}
+    drawn = [task for task, _ in islice(schedule.groups(3, ["pi"], tasks), 10)]
+    assert [{t[0] for t in drawn[:3]}, {t[0] for t in drawn[3:5]}] == [set("abc"), set("ab")]
+    assert sorted(drawn[:5]) == sorted(tasks) == sorted(drawn[5:])
 
 
 def test_a_step_is_the_same_plan_twice() -> None:

@@ -1,0 +1,155 @@
+"""One rollout on real Podman with tiny harnesses and graders: every way it can end is one label, and nothing stays."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from appliance.config import home, resolve
+from appliance.harness import Harness
+from appliance.images import base_ref, build_images
+from appliance.proxy import Limits as ProxyLimits
+from appliance.proxy import Proxy
+from appliance.rollout import Place, make_rollout
+from appliance.sandbox import Podman
+from appliance.store import Store
+from appliance.supervisor import proxy_directory
+from appliance.tasks import Task
+from appliance.teacher import ScriptedTeacher
+from appliance.types import Purpose, Rollout, RolloutPlan, RolloutState
+
+pytestmark = pytest.mark.real
+
+# Calls the model once, as a harness would, and runs the command it is told.
+CALLER = """
+import json, subprocess, sys, urllib.request
+tool = {"type": "function", "function": {"name": "sh", "parameters": {"properties": {"command": {"type": "string"}}}}}
+body = {"model": "m", "messages": [{"role": "user", "content": sys.argv[2]}], "tools": [tool]}
+request = urllib.request.Request(sys.argv[1] + "/v1/chat/completions", json.dumps(body).encode(),
+                                 {"content-type": "application/json"})
+answer = json.load(urllib.request.urlopen(request))["choices"][0]["message"]
+subprocess.run(json.loads(answer["tool_calls"][0]["function"]["arguments"])["command"], shell=True)
+"""
+HONEST = '[ "$(cat out.txt)" = hi ] && r=1 || r=0; echo "{\\"reward\\": $r}" > /logs/verifier/reward.json'
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@dataclass
+class Bench:
+    """A place to make rollouts, and how one of them ended."""
+
+    place: Place
+    folder: Path
+    made: int = 0
+
+    async def make(self, argv: tuple[str, ...], grader: str = HONEST, command: str = "echo hi > out.txt") -> Rollout:
+        """One rollout of a harness with this command line, a task with this grader, a teacher with this command."""
+        task = self.task(f"t{self.made}", grader)
+        harness = Harness(
+            name="tiny", version="1", wire="chat", check=("true",), layer="", argv=argv, env={}, files={},
+            memory_bytes=200_000_000, pids=64, quirks={},
+        )  # fmt: skip
+        place = replace(self.place, harnesses={"tiny": harness})
+        (planned,) = place.store.plan([RolloutPlan("r", Purpose.SINGLE, 0, "tiny", task.name, self.made)])
+        self.made += 1
+        await make_rollout(place, planned, task, ScriptedTeacher([command]), 0)
+        (ended,) = [r for r in place.store.rollouts("r") if r.id == planned.id]
+        return ended
+
+    def task(self, name: str, grader: str) -> Task:
+        folder = self.folder / name
+        (folder / "environment" / "files").mkdir(parents=True)
+        (folder / "tests").mkdir()
+        (folder / "tests" / "test.sh").write_text(grader + "\n")
+        (folder / "instruction.md").write_text("Write hi to out.txt.\n")
+        (folder / "task.toml").write_text('[metadata]\nfamily = "tiny"\nsplit = "train"\n')
+        return Task.from_dir(folder)
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    for parent in (tmp_path, *tmp_path.parents[:2]):
+        parent.chmod(0o755)
+    build_images(home(), [], print)
+    settings = {"rollout.timeout_s": "4", "rollout.grade_timeout_s": "3", "rollout.retries": "0"}
+    store = Store.open(tmp_path / "record.db")
+    store.create_run("r", "test", {}, 0, "test")
+    owner = f"test{os.getpid()}"
+    async with Podman(home()) as podman, Proxy(store, proxy_directory(tmp_path), ProxyLimits(max_calls=3)) as proxy:
+        place = Place(
+            run_id="r", owner=owner, config=resolve(None, settings), store=store, podman=podman, proxy=proxy,
+            harnesses={}, images={"tiny": base_ref()}, grader_image=base_ref(), folder=tmp_path / "sandboxes",
+        )  # fmt: skip
+        yield Bench(place, tmp_path / "tasks")
+        assert await podman.list({"corral.owner": owner}) == []
+    assert list((tmp_path / "sandboxes").iterdir()) == []
+    store.close()
+
+
+def caller(then: str = "") -> tuple[str, ...]:
+    """The tiny harness; `then` is what its Python does after the one call."""
+    return ("python3", "-c", CALLER + then, "{base_url}", "{prompt}")
+
+
+@pytest.mark.anyio
+async def test_a_good_rollout_has_a_reward_and_a_bad_one_has_zero(bench: Bench) -> None:
+    good = await bench.make(caller())
+    bad = await bench.make(caller(), command="echo no > out.txt")
+    assert (good.state, good.reward, good.num_calls) == (RolloutState.GRADED, 1.0, 1)
+    assert (bad.state, bad.reward) == (RolloutState.GRADED, 0.0)
+
+
+@pytest.mark.anyio
+async def test_a_harness_that_fails_is_named_and_has_no_reward(bench: Bench) -> None:
+    ends = [
+        (("sh", "-c", "echo broken >&2; exit 3 # {base_url} {prompt}"), "harness:no_call"),
+        (("sh", "-c", "sleep 60 # {base_url} {prompt}"), "harness:timeout"),
+        (caller("sys.exit(7)"), "harness:exit_code"),
+    ]
+    for argv, label in ends:
+        ended = await bench.make(argv)
+        assert (ended.state, ended.reward, ended.failure) == (RolloutState.FAILED, None, label)
+
+
+@pytest.mark.anyio
+async def test_a_grader_that_talks_nonsense_is_never_a_zero(bench: Bench) -> None:
+    graders = [
+        ("echo banana > /logs/verifier/reward.txt", "grader:bad_reward"),
+        ("echo '{\"reward\": 7}' > /logs/verifier/reward.json", "grader:bad_reward"),
+        ("ln -s /etc/passwd /logs/verifier/reward.txt", "grader:bad_reward"),
+        ("echo fine", "grader:no_reward"),
+        ("sleep 60", "grader:timeout"),
+    ]
+    for grader, label in graders:
+        ended = await bench.make(caller(), grader)
+        assert (ended.reward, ended.failure) == (None, label)
+
+
+@pytest.mark.anyio
+async def test_what_the_agent_writes_as_its_reward_does_not_count(bench: Bench) -> None:
+    cheat = "mkdir -p /logs/verifier; echo 1 > /logs/verifier/reward.txt; echo 1 > reward.txt; echo '{}' > reward.json"
+    ended = await bench.make(caller(), command=cheat)
+    assert (ended.state, ended.reward) == (RolloutState.GRADED, 0.0)
+
+
+@pytest.mark.anyio
+async def test_a_process_the_agent_leaves_behind_cannot_touch_the_graded_workspace(bench: Bench) -> None:
+    late = "(sleep 1; echo hi > out.txt) >/dev/null 2>&1 & echo no > out.txt"
+    grader = f"sleep 1.5; {HONEST}"
+    ended = await bench.make(caller(), grader, command=late)
+    assert ended.reward == 0.0
+
+
+@pytest.mark.anyio
+async def test_a_missing_image_is_the_sandboxs_failure(bench: Bench) -> None:
+    bench.place = replace(bench.place, images={"tiny": "localhost/corral-none:0"})
+    ended = await bench.make(caller())
+    assert (ended.reward, ended.failure) == (None, "sandbox:no_image")

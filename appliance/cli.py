@@ -164,6 +164,7 @@ def _go_on(arguments: argparse.Namespace, run_id: str) -> int:
     """Runs the supervisor here, printing events as they come, or starts it in the background."""
     from appliance import running
     from appliance.finish import curve_lines, table, write
+    from appliance.record import reading
 
     started_at = getattr(arguments, "started_at", None)
     if arguments.detach:
@@ -173,7 +174,7 @@ def _go_on(arguments: argparse.Namespace, run_id: str) -> int:
         )
         return 0
     state = running.supervise(home(), run_id, lambda event: _event(arguments, event))
-    with running.reading(home()) as store:
+    with reading(home()) as store:
         path = write(home(), store, run_id, started_at)
         found = json.loads(path.read_text())
         lines = [table(found), *curve_lines(store.rollouts(run_id)), str(path)]
@@ -248,18 +249,18 @@ def _status(arguments: argparse.Namespace) -> None:
 
 
 def _report(arguments: argparse.Namespace) -> None:
-    from appliance import running
     from appliance.finish import curve_lines, summary, table
+    from appliance.record import newest, reading
 
-    with running.reading(home()) as store:
-        run = store.run(arguments.run) if arguments.run else running.newest(store)
+    with reading(home()) as store:
+        run = store.run(arguments.run) if arguments.run else newest(store)
         found = summary(store, run.id)
         lines = [table(found), *curve_lines(store.rollouts(run.id))]
     _show(arguments, found, "\n".join(lines))
 
 
 def _calls(arguments: argparse.Namespace) -> None:
-    from appliance.running import reading
+    from appliance.record import reading
     from appliance.transcript import calls, calls_text
 
     with reading(home()) as store:

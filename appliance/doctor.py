@@ -13,7 +13,7 @@ from typing import Any
 
 from appliance.config import CHECKOUT
 from appliance.errors import ApplianceError
-from appliance.running import reading, record_path
+from appliance.record import reading, record_path
 from appliance.tasks import load_pack
 from appliance.views import images
 

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import secrets
-import subprocess
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import anyio
 
-from appliance.config import CHECKOUT, RunConfig, from_record, resolve
-from appliance.errors import ApplianceError, StoreError
+from appliance.config import RunConfig, from_record, resolve
+from appliance.errors import ApplianceError
+from appliance.lock import supervisor_of
+from appliance.record import code_version, reading, writing
 from appliance.report import pass_at_1
-from appliance.store import Run, Store
-from appliance.supervisor import Supervisor, supervisor_of
+from appliance.store import Store
+from appliance.supervisor import Supervisor, chosen_harnesses
 from appliance.tasks import load_pack
 from appliance.transcript import calls, calls_text
 from appliance.types import Purpose, RolloutPlan, RunState
@@ -29,35 +28,8 @@ OPEN_STATES = (RunState.CREATED, RunState.RUNNING, RunState.DRAINING, RunState.S
 Emit = Callable[[dict[str, Any]], None]
 
 
-def record_path(home: Path) -> Path:
-    """Where the record of this home lies."""
-    return home / "record.db"
-
-
-@contextmanager
-def reading(home: Path) -> Iterator[Store]:
-    """The record, opened for reading."""
-    store = Store.open(record_path(home), readonly=True)
-    try:
-        yield store
-    finally:
-        store.close()
-
-
-@contextmanager
-def writing(home: Path) -> Iterator[Store]:
-    """The record, opened for short writes."""
-    store = Store.open(record_path(home))
-    try:
-        yield store
-    finally:
-        store.close()
-
-
 def create(home: Path, config: RunConfig) -> str:
     """Adds a run to the record and returns its id; the pack and harnesses are checked first."""
-    from appliance.supervisor import chosen_harnesses
-
     load_pack(config.pack_path)
     chosen_harnesses(config)
     run_id = f"{config.name}-{time.strftime('%m%d-%H%M%S')}-{secrets.token_hex(2)}"
@@ -67,29 +39,6 @@ def create(home: Path, config: RunConfig) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(config.model_dump_json(indent=1) + "\n", encoding="utf-8")
     return run_id
-
-
-@functools.cache
-def code_version() -> str:
-    """The checkout's commit, with `+` when it was changed since; `unknown` outside git."""
-    try:
-        told = subprocess.run(
-            ["git", "-C", str(CHECKOUT), "describe", "--always", "--dirty=+"],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
-    return told.stdout.strip()
-
-
-def newest(store: Store) -> Run:
-    """The newest run; StoreError when there is none."""
-    runs = store.runs()
-    if not runs:
-        raise StoreError(f"{store.path}: no run yet", "start one, for example `corral demo`")
-    return runs[0]
 
 
 def unfinished_run(home: Path, run_id: str | None) -> str:

@@ -9,14 +9,11 @@ without losing or repeating a graded rollout.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
-import json
-import os
 import signal
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -28,6 +25,7 @@ from appliance import schedule
 from appliance.config import CHECKOUT, RunConfig, from_record, podman_home
 from appliance.errors import ApplianceError, CorralError, HostError
 from appliance.harness import Harness, load_harnesses
+from appliance.lock import lock
 from appliance.podmanconf import PodmanPlaces
 from appliance.proxy import Limits as ProxyLimits
 from appliance.proxy import Proxy
@@ -347,52 +345,6 @@ def chosen_harnesses(config: RunConfig) -> dict[str, Harness]:
 def owner_of(home: Path) -> str:
     """A short word for this record, put on every sandbox so that two records never touch each other's."""
     return hashlib.sha256(str(home).encode()).hexdigest()[:10]
-
-
-@contextmanager
-def lock(home: Path, run_id: str) -> Iterator[None]:
-    """Holds the record for one supervisor; HostError names the one that has it."""
-    home.mkdir(parents=True, exist_ok=True)
-    path = home / "supervisor.lock"
-    with path.open("a+") as file:
-        try:
-            _take_lock(file.fileno())
-        except OSError as error:
-            holder = supervisor_of(home) or {}
-            raise HostError(
-                f"{home}: another supervisor (process {holder.get('pid')}) works on run {holder.get('run')}",
-                "wait for it, stop it with `corral stop`, or set CORRAL_HOME to another folder",
-            ) from error
-        file.truncate(0)
-        file.write(json.dumps({"pid": os.getpid(), "run": run_id, "started_at": time.time()}))
-        file.flush()
-        yield
-
-
-def _take_lock(descriptor: int) -> None:
-    """Tries for a moment: a `corral status` that looks at the lock holds it for an instant."""
-    for tries_left in range(5, -1, -1):
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except OSError:
-            if not tries_left:
-                raise
-            time.sleep(0.1)
-
-
-def supervisor_of(home: Path) -> dict[str, object] | None:
-    """{pid, run, started_at} of the supervisor that holds this record, or None."""
-    path = home / "supervisor.lock"
-    if not path.exists():
-        return None
-    with path.open("r") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            return None
-        except OSError:
-            found: dict[str, object] = json.loads(file.read() or "{}")
-            return found
 
 
 def _first(group: BaseExceptionGroup[CorralError]) -> BaseException:

@@ -11,8 +11,8 @@ from typing import Any
 
 from appliance.config import CHECKOUT, podman_home
 from appliance.harness import Harness, load_harnesses
-from appliance.running import code_version, newest, reading, record_path
-from appliance.supervisor import supervisor_of
+from appliance.lock import supervisor_of
+from appliance.record import code_version, newest, reading, record_path
 from appliance.types import RolloutState
 
 LIVE = (RolloutState.STARTING, RolloutState.RUNNING, RolloutState.GRADING)

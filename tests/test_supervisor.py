@@ -17,9 +17,10 @@ import pytest
 
 from appliance.config import CHECKOUT, home, resolve
 from appliance.errors import HostError
+from appliance.lock import lock, supervisor_of
 from appliance.sandbox import Podman
 from appliance.store import Store
-from appliance.supervisor import lock, owner_of, supervisor_of
+from appliance.supervisor import owner_of
 
 SMALL = {
     "coldstart.rollouts": "6",

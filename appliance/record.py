@@ -1,0 +1,62 @@
+"""The record of a home, opened for one purpose; what the looking commands need, without the weight of a supervisor."""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from appliance.config import CHECKOUT
+from appliance.errors import StoreError
+from appliance.store import Store
+from appliance.types import Run
+
+
+def record_path(home: Path) -> Path:
+    """Where the record of this home lies."""
+    return home / "record.db"
+
+
+@contextmanager
+def reading(home: Path) -> Iterator[Store]:
+    """The record, opened for reading."""
+    store = Store.open(record_path(home), readonly=True)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+@contextmanager
+def writing(home: Path) -> Iterator[Store]:
+    """The record, opened for short writes."""
+    store = Store.open(record_path(home))
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def newest(store: Store) -> Run:
+    """The newest run; StoreError when there is none."""
+    runs = store.runs()
+    if not runs:
+        raise StoreError(f"{store.path}: no run yet", "start one, for example `corral demo`")
+    return runs[0]
+
+
+@functools.cache
+def code_version() -> str:
+    """The checkout's commit, with `+` when it was changed since; `unknown` outside git."""
+    try:
+        told = subprocess.run(
+            ["git", "-C", str(CHECKOUT), "describe", "--always", "--dirty=+"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return told.stdout.strip()

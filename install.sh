@@ -20,11 +20,16 @@ trap 'rm -f "$LOG"' EXIT
 say() { printf '%s\n' "$*"; }
 fail() { printf 'error: %s\n  remedy: %s\n' "$1" "$2" >&2; exit 1; }
 
+need_root() {
+    [ "$(id -u)" -eq 0 ] || command -v sudo >/dev/null 2>&1 || \
+        fail "root is needed to install:$missing" "install those packages as root, then run ./install.sh again"
+    [ "$(id -u)" -eq 0 ] || say "system: sudo is asked for"
+}
+
 as_root() {
     if [ "$(id -u)" -eq 0 ]; then
         "$@"
     elif command -v sudo >/dev/null 2>&1; then
-        say "system: sudo is asked for to run: $*"
         sudo "$@"
     else
         fail "root is needed to run: $*" "run that command as root, then run ./install.sh again"
@@ -112,6 +117,7 @@ install_system() {
         return 0
     fi
     say "system: installing$missing"
+    need_root
     # $missing is a list of package names and is meant to be split.
     case $column in
         2) as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends $missing >"$LOG" 2>&1 || {

@@ -45,6 +45,7 @@ class Caller(Protocol):
 class Sampling:
     """How to sample. The run's settings win over the harness's; `policy_version` None is the newest loaded.
 
+    `first_rollout` is the run's first rollout id: seeds count from it, so that a record's history has no say.
     `max_tokens` bounds one answer, `context_length` prompt and answer together, both in tokens.
     """
 
@@ -53,6 +54,7 @@ class Sampling:
     context_length: int = 4096
     seed: int = 0
     policy_version: int | None = None
+    first_rollout: int = 0
 
 
 class EngineAnswerer:
@@ -81,8 +83,13 @@ class EngineAnswerer:
             max(1, min(bounds)),
             temperature=how.temperature,
             stop_ids=self._stop_ids,
-            seed=zlib.crc32(prompt_ids.tobytes(), zlib.crc32(f"{how.seed}/{session.rollout_id}".encode())) & 0x7FFFFFFF,
+            seed=self._seed(session.rollout_id, prompt_ids),
             policy_version=how.policy_version,
         )
         message = self._parse(sample.sampled_ids, request.tools)
         return Answer(message, sample.stop_reason, len(prompt_ids), len(sample.sampled_ids)), sample
+
+    def _seed(self, rollout_id: int, prompt_ids: TokenIds) -> int:
+        """31 bits from the run's seed, the rollout's place in the run and the prompt."""
+        place = f"{self._sampling.seed}/{rollout_id - self._sampling.first_rollout}"
+        return zlib.crc32(prompt_ids.tobytes(), zlib.crc32(place.encode())) & 0x7FFFFFFF

@@ -13,8 +13,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
+from pydantic_settings.exceptions import SettingsError
 
 from appliance.errors import ConfigError
 
@@ -57,8 +58,7 @@ class EngineSection(Section):
 
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: cuda where an NVIDIA GPU is found")
     max_model_len: Positive = Field(2048, description="tokens of context a call may use, answer included")
-    kv_cache_gib: float = Field(1.0, gt=0, description="GiB of key/value cache (CPU)")
-    gpu_memory_share: Share = Field(0.4, description="share of GPU memory vLLM may take; the trainer needs the rest")
+    kv_cache_gib: float = Field(1.0, gt=0, description="GiB of key/value cache")
     threads: Positive = Field(1, description="CPU threads of the sampler; harness processes need the other cores")
     startup_deadline_s: Positive = Field(240, description="seconds until the engine must answer")
     call_deadline_s: Positive = Field(120, description="seconds after which an unanswered call counts as hung")
@@ -110,11 +110,14 @@ class TrainSection(Section):
     warmup_steps: int = Field(0, ge=0, description="steps over which the learning rate rises to its peak")
     final_rate_share: Share = Field(1.0, description="share of the peak rate left at the last step; it falls linearly")
     negative_weight: Share = Field(1.0, description="factor on negative advantages: below 1, failures push down less")
-    minibatches: Positive = Field(1, description="optimiser updates a batch; groups are never split")
+    minibatches: Positive = Field(1, description="optimiser updates a batch; rollouts are never split")
     clip_low: float = Field(0.2, gt=0, description="lower clip of the probability ratio")
     clip_high: float = Field(0.28, gt=0, description="upper clip of the probability ratio (DAPO's clip-higher)")
     max_importance: float = Field(2.0, gt=0, description="cap of the importance weight against the sampler")
     max_grad_norm: float = Field(1.0, gt=0, description="gradient norm above which a step is scaled down")
+    step_deadline_s: Positive = Field(
+        3600, description="seconds after which a trainer that has not finished counts as hung"
+    )
     row_tokens: Positive = Field(4096, description="tokens of packed tree computed at once")
     refills: int = Field(0, ge=0, description="rounds in which groups of equal rewards are replaced by new ones")
 
@@ -140,6 +143,13 @@ class RunConfig(Section):
     coldstart: ColdstartSection = ColdstartSection()
     train: TrainSection = TrainSection()
     evaluation: EvaluationSection = EvaluationSection()
+
+    @model_validator(mode="after")
+    def _rows_hold_a_context(self) -> RunConfig:
+        """A path longer than a row could never be trained, and no resume would get past it."""
+        if self.train.row_tokens < self.engine.max_model_len:
+            raise ValueError("train.row_tokens must be at least engine.max_model_len")
+        return self
 
     @property
     def pack_path(self) -> Path:
@@ -173,11 +183,28 @@ def resolve(path: Path | None, overrides: Mapping[str, str] | None = None) -> Ru
     """
     values = _read_toml(path) if path else {}
     _validate(values, str(path))
-    values = _merge(values, EnvSettingsSource(_Environment)())
+    values = _merge(values, _environment())
     _validate(values, "environment")
     for key, text in (overrides or {}).items():
         values = _merge(values, _nested(key, text))
     return _validate(values, "--set")
+
+
+def _environment() -> dict[str, Any]:
+    """The values of CORRAL_RUN_* variables, nested; ConfigError for a name that is no key."""
+    known = {(ENV_PREFIX + key.replace(".", "__")).upper() for key, _, _ in leaves(RunConfig())}
+    for name in sorted(os.environ):
+        if name.upper().startswith(ENV_PREFIX) and name.upper() not in known:
+            key = name[len(ENV_PREFIX) :].lower().replace("__", ".")
+            raise ConfigError(
+                f"environment {name}: unknown key {key!r}", _suggestion(key, {k for k, _, _ in leaves(RunConfig())})
+            )
+    try:
+        return EnvSettingsSource(_Environment)()
+    except SettingsError as error:
+        raise ConfigError(
+            f"environment: {error}", "lists are JSON, for example CORRAL_RUN_HARNESSES='[\"pi\"]'"
+        ) from error
 
 
 def from_record(stored: Mapping[str, Any]) -> RunConfig:

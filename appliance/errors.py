@@ -115,3 +115,12 @@ class GraderError(RolloutError):
     """The grader gave no usable reward."""
 
     part = "grader"
+
+
+def first_of(group: BaseExceptionGroup[BaseException]) -> CorralError | None:
+    """The first error of ours inside an exception group, however deep; None when there is none."""
+    for error in group.exceptions:
+        found = first_of(error) if isinstance(error, BaseExceptionGroup) else error
+        if isinstance(found, CorralError):
+            return found
+    return None

@@ -37,7 +37,7 @@ def summary(store: Store, run_id: str, started_at: float | None = None) -> dict[
         "minutes_total": round(total_s / 60, 2),
         "minutes_training": round(sum(seconds.get(p, 0.0) for p in TRAINING_PHASES) / 60, 2),
         "minutes_by_phase": {phase: round(s / 60, 2) for phase, s in seconds.items()},
-        "logprob_gap_mean": metrics[0].get("logprob_gap") if metrics else None,
+        "logprob_gap_mean": next((m["logprob_gap"] for m in metrics if "logprob_gap" in m), None),
         "utilisation": trained / sampled if sampled else None,
         "harnesses": [asdict(harness_result(name, rollouts)) for name in run.config["harnesses"]],  # type: ignore[attr-defined]
         "families": families(rollouts, store),
@@ -95,10 +95,12 @@ def table(found: dict[str, Any]) -> str:
     gap = found["logprob_gap_mean"]
     used = found["utilisation"]
     lines.append(
-        f"mean |logprob trainer − sampler| at step 1: {gap:.5f} nats" if gap is not None else "no step was taken"
+        f"mean |logprob trainer − sampler| at the first step: {gap:.6f} nats"
+        if gap is not None
+        else "no step changed the policy"
     )
     if used is not None:
-        lines.append(f"sampled tokens trained: {100 * used:.1f} %")
+        lines.append(f"sampled tokens trainable: {100 * used:.1f} %")
     lines.append(f"minutes: {found['minutes_total']} in all, {found['minutes_training']} training")
     return "\n".join(lines)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from appliance.config import CHECKOUT
 from appliance.errors import StoreError
+from appliance.lock import supervisor_of
 from appliance.store import Store
 from appliance.types import Run
 
@@ -40,8 +41,12 @@ def writing(home: Path) -> Iterator[Store]:
 
 
 def newest(store: Store) -> Run:
-    """The newest run; StoreError when there is none."""
+    """The run that a supervisor works on, or else the newest; StoreError when there is none."""
     runs = store.runs()
+    holder = supervisor_of(store.path.parent) or {}
+    for run in runs:
+        if run.id == holder.get("run"):
+            return run
     if not runs:
         raise StoreError(f"{store.path}: no run yet", "start one, for example `corral demo`")
     return runs[0]

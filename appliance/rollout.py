@@ -12,18 +12,20 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import anyio
 from anyio import to_thread
 
 from appliance.config import RunConfig
-from appliance.errors import GraderError, HarnessError, RolloutError
+from appliance.errors import GraderError, HarnessError, HostError, RolloutError
 from appliance.grade import read_reward
-from appliance.harness import Harness
+from appliance.harness import Harness, Launch
 from appliance.proxy import Answerer, Proxy, Settled
 from appliance.sandbox import Limits, Mount, Outcome, Podman, SandboxSpec
 from appliance.store import Store
@@ -62,7 +64,7 @@ async def make_rollout(place: Place, rollout: Rollout, task: Task, answerer: Ans
         attempt = place.store.begin(rollout.id, version)
         folder = place.folder / f"{rollout.id}-{attempt}"
         try:
-            with _workshop(folder):
+            async with _workshop(folder):
                 await _one_attempt(place, rollout, task, answerer, folder)
             return
         except RolloutError as error:
@@ -102,22 +104,23 @@ async def _one_attempt(place: Place, rollout: Rollout, task: Task, answerer: Ans
         task.instruction, f"{PROXY_ADDRESS}/s/{token}", token, MODEL_NAME, place.config.rollout.max_tokens
     )
     await to_thread.run_sync(_lay_out, folder, task, launch.files)
+    spec = _agent_spec(place, rollout, task, launch, folder)
     started = time.monotonic()
     place.proxy.open(rollout.id, token, answerer)
     try:
         place.store.move_rollout(rollout.id, RolloutState.RUNNING)
-        outcome = await place.podman.run(_agent_spec(place, rollout, harness, launch.argv, launch.env, folder))
+        outcome = await place.podman.run(spec)
     finally:
         settled = await place.proxy.close(token)
     worked = time.monotonic()
-    _check(outcome, settled, place.config.rollout.timeout_s)
+    _check(outcome, settled, spec.limits.timeout_s)
     place.store.move_rollout(rollout.id, RolloutState.GRADING)
     reward = await _grade(place, rollout, task, folder)
     timings = {"agent_s": worked - started, "grade_s": time.monotonic() - worked}
     place.store.grade(rollout.id, reward, outcome.output, timings)
 
 
-def _check(outcome: Outcome, settled: Settled, timeout_s: int) -> None:
+def _check(outcome: Outcome, settled: Settled, timeout_s: float) -> None:
     """Tells a rollout that can be graded from one that cannot. Ending at a limit of calls or tokens is the policy's."""
     if settled.error is not None:
         raise settled.error
@@ -127,7 +130,7 @@ def _check(outcome: Outcome, settled: Settled, timeout_s: int) -> None:
         )
     if outcome.timed_out:
         raise _WithOutput(
-            "timeout", f"the harness was still running after {timeout_s} s (rollout.timeout_s)", outcome.output
+            "timeout", f"the harness was still running after {timeout_s:.0f} s (rollout.timeout_s)", outcome.output
         )
     if not settled.num_calls:
         raise _WithOutput(
@@ -153,15 +156,14 @@ async def _grade(place: Place, rollout: Rollout, task: Task, folder: Path) -> Re
         ) from error
 
 
-def _agent_spec(
-    place: Place, rollout: Rollout, harness: Harness, argv: tuple[str, ...], env: dict[str, str], folder: Path
-) -> SandboxSpec:
+def _agent_spec(place: Place, rollout: Rollout, task: Task, launch: Launch, folder: Path) -> SandboxSpec:
+    harness = place.harnesses[rollout.plan.harness]
     settings = place.config.rollout
     return SandboxSpec(
         name=f"corral-{place.owner}-{folder.name}",
         image=place.images[harness.name],
-        argv=argv,
-        env=env,
+        argv=launch.argv,
+        env=launch.env,
         workdir="/workspace",
         mounts=(Mount(folder / "workspace", "/workspace", False), Mount(folder / "home", "/home/agent", False)),
         labels=_labels(place, rollout),
@@ -169,7 +171,7 @@ def _agent_spec(
             memory_bytes=max(harness.memory_bytes, settings.memory_mb << 20),
             pids=max(harness.pids, settings.pids),
             cpus=settings.cpus,
-            timeout_s=settings.timeout_s,
+            timeout_s=min(settings.timeout_s, task.agent_timeout_s),
         ),
         proxy_dir=place.proxy.directory,
     )
@@ -193,7 +195,7 @@ def _grader_spec(place: Place, rollout: Rollout, task: Task, folder: Path, verdi
             memory_bytes=settings.memory_mb << 20,
             pids=settings.pids,
             cpus=settings.cpus,
-            timeout_s=min(settings.grade_timeout_s, round(task.verifier_timeout_s)),
+            timeout_s=min(settings.grade_timeout_s, task.verifier_timeout_s),
         ),
         proxy_dir=None,
     )
@@ -203,15 +205,25 @@ def _labels(place: Place, rollout: Rollout) -> dict[str, str]:
     return {"corral.owner": place.owner, "corral.run": place.run_id, "corral.rollout": str(rollout.id)}
 
 
-@contextmanager
-def _workshop(folder: Path) -> Iterator[None]:
-    """A rollout's own folder, gone afterwards whatever happens. rmtree never follows links out of it."""
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True, mode=0o711)
+@asynccontextmanager
+async def _workshop(folder: Path) -> AsyncIterator[None]:
+    """A rollout's own folder, gone afterwards whatever happens; HostError when the host cannot hold it."""
     try:
-        yield
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True, mode=0o711)
+        try:
+            yield
+        finally:
+            with anyio.CancelScope(shield=True):
+                await to_thread.run_sync(_delete, folder)
+    except OSError as error:
+        raise HostError(
+            f"{folder}: {error}", "free disk space or check its permissions, then `corral resume`"
+        ) from error
+
+
+def _delete(folder: Path) -> None:
+    """By `rm`, which takes trees of any depth; what an agent nests must not exhaust our own stack."""
+    subprocess.run(["rm", "-rf", "--", str(folder)], check=False)
 
 
 def _lay_out(folder: Path, task: Task, files: dict[str, str]) -> None:

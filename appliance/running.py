@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 
 from appliance.config import RunConfig, from_record, resolve
-from appliance.errors import ApplianceError
+from appliance.errors import ApplianceError, first_of
 from appliance.lock import supervisor_of
 from appliance.record import code_version, reading, writing
 from appliance.report import pass_at_1
@@ -22,8 +22,11 @@ from appliance.tasks import load_pack
 from appliance.transcript import calls, calls_text
 from appliance.types import Purpose, RolloutPlan, RunState
 
+T = TypeVar("T")
+
 FOLLOW_S = 0.25
-OPEN_STATES = (RunState.CREATED, RunState.RUNNING, RunState.DRAINING, RunState.STOPPED, RunState.FAILED)
+# A run that was only created is resumed when it is named: it may be one rollout's, or have been refused the lock.
+OPEN_STATES = (RunState.RUNNING, RunState.DRAINING, RunState.STOPPED, RunState.FAILED)
 
 Emit = Callable[[dict[str, Any]], None]
 
@@ -32,6 +35,7 @@ def create(home: Path, config: RunConfig) -> str:
     """Adds a run to the record and returns its id; the pack and harnesses are checked first."""
     load_pack(config.pack_path)
     chosen_harnesses(config)
+    config = _absolute(config)
     run_id = f"{config.name}-{time.strftime('%m%d-%H%M%S')}-{secrets.token_hex(2)}"
     with writing(home) as store:
         store.create_run(run_id, config.name, config.model_dump(mode="json"), config.seed, code_version())
@@ -39,6 +43,15 @@ def create(home: Path, config: RunConfig) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(config.model_dump_json(indent=1) + "\n", encoding="utf-8")
     return run_id
+
+
+def _absolute(config: RunConfig) -> RunConfig:
+    """Folders as absolute paths, so that a resume does not depend on where it is typed."""
+    tasks = config.tasks.model_copy(update={"pack": str(config.pack_path.resolve())})
+    model = config.model
+    if Path(model.path).is_dir():
+        model = model.model_copy(update={"path": str(Path(model.path).resolve())})
+    return config.model_copy(update={"tasks": tasks, "model": model})
 
 
 def unfinished_run(home: Path, run_id: str | None) -> str:
@@ -78,7 +91,18 @@ def supervise(home: Path, run_id: str, emit: Emit) -> str:
             supervisor = Supervisor(home, store, store.run(run_id))
             return str(await _following(store, run_id, emit, supervisor.main))
 
-    return anyio.run(both)
+    return _run(both)
+
+
+def _run(act: Callable[[], Awaitable[T]]) -> T:
+    """Runs `act`; an error of ours that task groups wrapped comes out as itself."""
+    try:
+        return anyio.run(act)
+    except BaseExceptionGroup as group:
+        found = first_of(group)
+        if found is None:
+            raise
+        raise found from group
 
 
 async def _following(store: Store, run_id: str, emit: Emit, act: Callable[[], Any]) -> Any:
@@ -124,7 +148,7 @@ def single(home: Path, run_or_toml: str, task: str, harness: str, is_taught: boo
             plan = RolloutPlan(run_id, Purpose.SINGLE, 0, harness, task, index)
             return await supervisor.single(plan, is_taught)
 
-    rollout_id = anyio.run(act)
+    rollout_id = _run(act)
     with reading(home) as store:
         (rollout,) = [r for r in store.rollouts(run_id, Purpose.SINGLE) if r.id == rollout_id]
         return {
@@ -167,7 +191,7 @@ def evaluate(home: Path, run_id: str, version: int | None, emit: Emit) -> list[d
             await _following(store, run.id, emit, lambda: supervisor.evaluate_only(chosen))
             return [_row(store, run.id, harness, chosen) for harness in supervisor.config.harnesses]
 
-    return anyio.run(act)
+    return _run(act)
 
 
 def _row(store: Store, run_id: str, harness: str, version: int) -> dict[str, Any]:

@@ -35,11 +35,13 @@ class Sampler:
         self._up = anyio.Event()
         self._up.set()
         self._loaded: int | None = None
+        self._changing = anyio.Lock()
         sampling = Sampling(
             temperature=config.rollout.temperature,
             max_tokens=config.rollout.max_tokens,
             context_length=config.engine.max_model_len,
             seed=config.seed,
+            first_rollout=store.first_rollout(run_id),
         )
         self.answerer = EngineAnswerer(self, renderer, sampling)
 
@@ -82,15 +84,18 @@ class Sampler:
 
     async def _swap(self, version: int, folder: Path) -> Swap:
         """Loads an adapter; an engine that dies meanwhile is waited for, once."""
-        try:
-            return await self._engine.load_adapter(version, folder)
-        except EngineError:
-            await anyio.sleep(2 * WATCH_S)  # by then the watcher has seen a failure
+        for tries_left in (1, 0):
             await self._wait_until_up()
-        try:
-            return await self._engine.load_adapter(version, folder)
-        except EngineError as error:
-            raise HostError(f"{folder}: the engine does not take it: {error.message}", "see engine.log") from error
+            try:
+                async with self._changing:
+                    return await self._engine.load_adapter(version, folder)
+            except EngineError as error:
+                if not tries_left:
+                    raise HostError(
+                        f"{folder}: the engine does not take it: {error.message}", "see engine.log"
+                    ) from error
+                await anyio.sleep(2 * WATCH_S)  # by then the watcher has seen a failure
+        raise AssertionError("unreachable")
 
     async def sample(
         self,
@@ -103,7 +108,8 @@ class Sampler:
     ) -> Sample:
         """One sample, as `Engine.sample`; waits while the engine is being restarted."""
         await self._wait_until_up()
-        return await self._engine.sample(prompt_ids, max_tokens, temperature, stop_ids, seed, policy_version)
+        version = self._loaded if policy_version is None else policy_version
+        return await self._engine.sample(prompt_ids, max_tokens, temperature, stop_ids, seed, version)
 
     async def _wait_until_up(self) -> None:
         with anyio.move_on_after(self._config.engine.startup_deadline_s) as scope:
@@ -127,7 +133,8 @@ class Sampler:
                 raise HostError(
                     f"the engine failed {restarts} times: {failure.message}", "see engine.log in the run's folder"
                 )
-            await self._engine.restart()
+            async with self._changing:  # a swap must not be undone by a restart that began before it
+                await self._engine.restart()
             self._up.set()
 
 
@@ -145,5 +152,6 @@ def engine_settings(config: RunConfig, model: Path, log: Path) -> EngineSettings
         startup_deadline_s=engine.startup_deadline_s,
         call_deadline_s=engine.call_deadline_s,
         device=engine.resolved_device,
+        dtype="float32" if engine.resolved_device == "cpu" else "bfloat16",
         seed=config.seed,
     )

@@ -105,7 +105,8 @@ class Store:
             try:
                 yield self._db
             except BaseException:
-                self._db.execute("ROLLBACK")
+                if self._db.in_transaction:  # SQLite has rolled back by itself when the disk is full
+                    self._db.execute("ROLLBACK")
                 raise
             self._db.execute("COMMIT")
 
@@ -151,16 +152,22 @@ class Store:
             )
 
     def begin_phase(self, run_id: str, phase: str) -> None:
-        """Says what a run does from now on. A phase that a kill left open ended with its last sign of life."""
+        """Says what a run does from now on; the phase before ends here."""
         now = time.time()
         with self.write() as db:
-            db.execute(
-                "UPDATE phases SET ended_at=max(started_at, coalesce((SELECT max(at) FROM events WHERE run_id=?2), ?1))"
-                " WHERE run_id=?2 AND ended_at IS NULL",
-                (now, run_id),
-            )
+            db.execute("UPDATE phases SET ended_at=? WHERE run_id=? AND ended_at IS NULL", (now, run_id))
             db.execute("INSERT INTO phases(run_id, phase, started_at) VALUES(?,?,?)", (run_id, phase, now))
             db.execute("UPDATE runs SET phase=? WHERE id=?", (phase, run_id))
+
+    def end_killed_phase(self, run_id: str) -> None:
+        """Closes a phase that a kill left open, at the run's last sign of life. Call it before anything is logged."""
+        with self.write() as db:
+            db.execute(
+                "UPDATE phases SET ended_at=max(started_at, coalesce((SELECT max(at) FROM events WHERE run_id=?1), 0),"
+                " coalesce((SELECT max(last_event_at) FROM rollouts WHERE run_id=?1), 0))"
+                " WHERE run_id=?1 AND ended_at IS NULL",
+                (run_id,),
+            )
 
     def end_phase(self, run_id: str) -> None:
         """Closes the phase the run is in."""
@@ -194,6 +201,10 @@ class Store:
         by_plan = {r.plan: r for run_id in {p.run_id for p in wanted} for r in self.rollouts(run_id)}
         return [by_plan[p] for p in wanted]
 
+    def first_rollout(self, run_id: str) -> int:
+        """The smallest rollout id of a run, 0 when it has none."""
+        return int(self.rows("SELECT coalesce(min(id), 0) n FROM rollouts WHERE run_id=?", run_id)[0]["n"])
+
     def rollouts(self, run_id: str, purpose: Purpose | None = None, step: int | None = None) -> list[Rollout]:
         """Rollouts of a run in order of their ids, optionally of one purpose and step."""
         return [
@@ -213,11 +224,13 @@ class Store:
         """Starts a new attempt of a rollout and returns its number; what an earlier one recorded stays apart."""
         with self.write() as db:
             now = time.time()
-            db.execute(
+            changed = db.execute(
                 "UPDATE rollouts SET state=?, attempt=attempt+1, policy_version=?, failure='', failure_detail='',"
-                " started_at=?, last_event_at=?, ended_at=NULL WHERE id=?",
-                (RolloutState.STARTING, policy_version, now, now, rollout_id),
-            )
+                " started_at=?, last_event_at=?, ended_at=NULL WHERE id=? AND state NOT IN (?,?)",
+                (RolloutState.STARTING, policy_version, now, now, rollout_id, *FINISHED),
+            ).rowcount
+            if changed != 1:
+                raise StoreError(f"rollout {rollout_id} was finished already")
             attempt: int = db.execute("SELECT attempt FROM rollouts WHERE id=?", (rollout_id,)).fetchone()[0]
         self._calls.forget(rollout_id)
         return attempt

@@ -11,19 +11,21 @@ from __future__ import annotations
 
 import hashlib
 import signal
+import subprocess
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
 import anyio
+from anyio import to_thread
 from anyio.abc import TaskGroup
 
 from appliance import schedule
 from appliance.config import CHECKOUT, RunConfig, from_record, podman_home
-from appliance.errors import ApplianceError, CorralError, HostError
+from appliance.errors import ApplianceError, CorralError, HostError, StoreError, first_of
 from appliance.harness import Harness, load_harnesses
 from appliance.lock import lock
 from appliance.podmanconf import PodmanPlaces
@@ -40,7 +42,6 @@ from appliance.types import Purpose, Rollout, RolloutPlan, RunState
 
 COMMAND_POLL_S = 0.5
 PROGRESS_S = 5.0
-DRAIN_GRACE_S = 120.0
 
 
 class Drained(Exception):
@@ -69,6 +70,7 @@ class Supervisor:
     async def main(self) -> RunState:
         """Runs, or goes on with, the run until it is done, drained or failed; returns the state it ended in."""
         with lock(self.home, self.run.id):
+            self.store.end_killed_phase(self.run.id)
             self.store.take_commands(self.run.id)  # a stop meant for an earlier supervisor must not end this one
             self.store.move_run(self.run.id, RunState.RUNNING)
             state, message = RunState.FAILED, "ended unexpectedly"
@@ -82,11 +84,11 @@ class Supervisor:
             except* Drained:
                 state, message = RunState.STOPPED, "stopped by request; `corral resume` goes on"
             except* CorralError as failed:
-                first = _first(failed)
-                message = str(first)
+                message = str(first_of(failed))
                 self.log("error", "supervisor", message)
             finally:
-                self.store.end_phase(self.run.id)
+                with suppress(StoreError):
+                    self.store.end_phase(self.run.id)
                 self.store.move_run(self.run.id, state, message)
             return state
 
@@ -126,10 +128,13 @@ class Supervisor:
             place = await self._open_place(stack, harnesses)
             if not self.store.versions(self.run.id):
                 await self._cold_start(place)
+            self.store.begin_phase(self.run.id, "engine")
             sampler = await stack.enter_async_context(Sampler.for_run(self.home, self.store, self.run.id, self.config))
-            await self._evaluate(place, sampler, Purpose.EVAL_BEFORE, 0)
+            if self.config.evaluation.enabled:
+                await self._evaluate(place, sampler, Purpose.EVAL_BEFORE, 0)
             await self._train(place, sampler)
-            await self._evaluate(place, sampler, Purpose.EVAL_AFTER, self.config.train.steps)
+            if self.config.evaluation.enabled:
+                await self._evaluate(place, sampler, Purpose.EVAL_AFTER, self.config.train.steps)
 
     async def single(self, plan: RolloutPlan, is_taught: bool) -> int:
         """Makes one rollout outside the run's schedule and returns its id."""
@@ -171,8 +176,22 @@ class Supervisor:
         await sampler.use(versions[-1][0])
         return sampler, versions[-1][0]
 
+    def _sweep(self) -> None:
+        """Removes host folders that a kill left: workspaces, and models or adapters that were being written."""
+        parts = [self.home / "sandboxes", self.folder / "model", self.folder / "adapters"]
+        left = [*parts[0].glob("*"), *parts[1].glob(".*"), *parts[2].glob(".*")]
+        if left:
+            subprocess.run(["rm", "-rf", "--", *map(str, left)], check=False)
+
     def _check_splits(self) -> None:
-        for split in (self.config.tasks.train_split, self.config.tasks.held_out_split):
+        train, held_out = self.config.tasks.train_split, self.config.tasks.held_out_split
+        pairs = len(self.pack.split(train)) * len(self.config.harnesses)
+        if self.config.train.steps and pairs < self.config.train.groups:
+            raise ApplianceError(
+                f"train.groups is {self.config.train.groups}, but {self.pack.path} with the harnesses has {pairs} pairs",
+                f"set train.groups to at most {pairs}",
+            )
+        for split in (train, held_out):
             if not self.pack.split(split):
                 raise ApplianceError(
                     f"{self.pack.path}: no task has split {split!r}", "see tasks.train_split and tasks.held_out_split"
@@ -185,6 +204,7 @@ class Supervisor:
         owner = owner_of(self.home)
         for name in await podman.reconcile({"corral.owner": owner}):
             self.log("warning", "sandbox", f"removed {name}, left behind by an earlier supervisor")
+        await to_thread.run_sync(self._sweep)
         images = {name: image_ref(h) for name, h in harnesses.items()}
         for name, ref in (*images.items(), ("base", base_ref())):
             if not await podman.image_exists(ref):
@@ -221,7 +241,7 @@ class Supervisor:
         self.store.begin_phase(self.run.id, "coldstart")
         async with anyio.create_task_group() as group:
             group.start_soon(self._cancel_when_draining, group)
-            await TrainChild(self.home, self.run.id, "coldstart").complete()
+            await TrainChild(self.home, self.run.id, "coldstart").complete(self.store)
             group.cancel_scope.cancel()
         self._stop_if_draining()
 
@@ -231,8 +251,6 @@ class Supervisor:
         group.cancel_scope.cancel()
 
     async def _evaluate(self, place: Place, sampler: Sampler, purpose: Purpose, version: int) -> None:
-        if not self.config.evaluation.enabled:
-            return
         tasks = [t.name for t in self.pack.split(self.config.tasks.held_out_split)]
         tasks = schedule.some(tasks, self.config.evaluation.max_tasks, self.config.seed)
         plans = schedule.evaluation(
@@ -256,7 +274,7 @@ class Supervisor:
                 await sampler.use(step - 1)
                 await self._rollouts_of(place, sampler, step)
                 self.store.open_step(self.run.id, step)
-                await trainer.finish_step(self.store, step)
+                await trainer.finish_step(self.store, step, self.config.train.step_deadline_s)
                 self._say_step(step)
                 self._stop_if_draining()
 
@@ -266,7 +284,8 @@ class Supervisor:
         tasks = {t.name: t.family for t in self.pack.split(c.tasks.train_split)}
         stream = schedule.groups(c.seed, c.harnesses, tasks)
         skipped = (step - 1) * c.train.groups * (1 + c.train.refills)
-        pairs = list(islice(stream, skipped, skipped + c.train.groups * (1 + c.train.refills)))
+        drawn = islice(stream, skipped, skipped + c.train.groups * (1 + c.train.refills))
+        pairs = list(dict.fromkeys(drawn))  # a pair that comes again within a step would be the same rollouts
         wanted = pairs[: c.train.groups]
         while True:
             plans = schedule.training_step(self.run.id, step, wanted, c.train.group_size, c.seed)
@@ -345,8 +364,3 @@ def chosen_harnesses(config: RunConfig) -> dict[str, Harness]:
 def owner_of(home: Path) -> str:
     """A short word for this record, put on every sandbox so that two records never touch each other's."""
     return hashlib.sha256(str(home).encode()).hexdigest()[:10]
-
-
-def _first(group: BaseExceptionGroup[CorralError]) -> BaseException:
-    inner = group.exceptions[0]
-    return _first(inner) if isinstance(inner, BaseExceptionGroup) else inner

@@ -105,6 +105,12 @@ class Upstream:
     max_tokens: int = 4096
     timeout_s: float = 300.0
 
+    @property
+    def base(self) -> str:
+        """The URL that paths follow. Anthropic's clients add /v1 themselves, so both ways of naming it are taken."""
+        url = self.url.rstrip("/")
+        return url if self.api == "chat" or url.endswith("/v1") else f"{url}/v1"
+
 
 class UpstreamTeacher:
     """Forwards calls to `upstream`. Async context manager: it owns the HTTP client."""
@@ -134,11 +140,11 @@ class UpstreamTeacher:
             path, headers = "/chat/completions", {"authorization": f"Bearer {up.key}"}
             body, read = openai_body(request, up.model, up.max_tokens), openai_message
         else:
-            path, headers = "/v1/messages", {"x-api-key": up.key, "anthropic-version": "2023-06-01"}
+            path, headers = "/messages", {"x-api-key": up.key, "anthropic-version": "2023-06-01"}
             body, read = anthropic_body(request, up.model, up.max_tokens), anthropic_message
         headers["content-type"] = "application/json"
         try:
-            reply = await self._client.post(up.url.rstrip("/") + path, content=body, headers=headers)
+            reply = await self._client.post(up.base + path, content=body, headers=headers)
         except httpx.HTTPError as e:
             raise CaptureError("teacher", f"{up.url}: {type(e).__name__}: {e}") from e
         if not reply.is_success:

@@ -27,6 +27,11 @@ END_S = 20.0
 TAIL_BYTES = 4000
 
 
+def is_signal(code: int) -> bool:
+    """Whether an exit code says that a signal ended the process; the guard passes 128 + the signal on."""
+    return code < 0 or code > 128
+
+
 class TrainChild:
     """`mode` is `coldstart` (ends by itself) or `train` (serves steps until closed)."""
 
@@ -46,19 +51,34 @@ class TrainChild:
     ) -> None:
         await self._end()
 
-    async def complete(self) -> None:
-        """Runs the child to its end; TrainingError with its last lines when it fails."""
+    async def complete(self, store: Store) -> None:
+        """Runs the child to its end, again when it was killed; TrainingError with its last lines when it fails."""
+        for restarts in range(MAX_RESTARTS + 1):
+            code = await self._run_once()
+            if not code:
+                return
+            if code == EXPLAINED_EXIT or restarts == MAX_RESTARTS or not is_signal(code):
+                raise self._failed(code)
+            store.log("error", "trainer", f"{self._mode} ended with code {code}; started again", self._run_id)
+
+    async def _run_once(self) -> int:
         await self._start()
         assert self._process is not None
         try:
-            code = await self._process.wait()
+            return await self._process.wait()
         finally:
             await self._end()
-        if code:
-            raise self._failed(code)
 
-    async def finish_step(self, store: Store, step: int) -> None:
+    async def finish_step(self, store: Store, step: int, deadline_s: float) -> None:
         """Returns once the record shows the step as done; restarts a trainer that was killed meanwhile."""
+        with anyio.move_on_after(deadline_s) as scope:
+            await self._finish_step(store, step)
+        if scope.cancelled_caught:
+            raise TrainingError(
+                f"step {step} was not finished in {deadline_s:.0f} s", f"see {self._log}, or train.step_deadline_s"
+            )
+
+    async def _finish_step(self, store: Store, step: int) -> None:
         restarts = 0
         while not any(s == step and state == "done" for s, state, _ in store.steps(self._run_id)):
             assert self._process is not None

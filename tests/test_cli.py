@@ -74,7 +74,7 @@ def test_the_closing_object_has_exactly_the_keys_that_are_promised(own_home: Pat
 def test_the_table_says_what_failed_and_fits_a_terminal(own_home: Path) -> None:
     a_finished_run(own_home)
     text = table(summary(Store.open(own_home / "record.db", readonly=True), "demo-1"))
-    assert "failed sandbox:lost: 1" in text and "+100.0" in text and "96.0 %" in text and "0.00100 nats" in text
+    assert "failed sandbox:lost: 1" in text and "+100.0" in text and "96.0 %" in text and "0.001000 nats" in text
     assert max(len(line) for line in text.splitlines()) <= 100
 
 

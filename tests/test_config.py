@@ -53,7 +53,7 @@ def test_a_slip_in_the_environment_or_on_the_command_line_is_named(monkeypatch: 
     with pytest.raises(ConfigError, match=r"--set: unknown key 'train\.group'"):
         resolve(None, {"train.group": "4"})
     monkeypatch.setenv("CORRAL_RUN_TRAIN__STEP", "5")
-    with pytest.raises(ConfigError, match=r"environment: unknown key 'train\.step'"):
+    with pytest.raises(ConfigError, match=r"CORRAL_RUN_TRAIN__STEP: unknown key 'train\.step'"):
         resolve(None)
 
 
@@ -70,3 +70,19 @@ def test_a_recorded_configuration_ignores_the_environment(toml: Path, monkeypatc
 
 def test_every_key_has_a_meaning() -> None:
     assert all(meaning for _, _, meaning in leaves(resolve(None)))
+
+
+def test_a_misspelt_variable_and_a_list_that_is_no_json_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CORRAL_RUN_SEEED", "3")
+    with pytest.raises(ConfigError, match="CORRAL_RUN_SEEED: unknown key"):
+        resolve(None)
+    monkeypatch.delenv("CORRAL_RUN_SEEED")
+    monkeypatch.setenv("CORRAL_RUN_HARNESSES", "pi")
+    with pytest.raises(ConfigError) as raised:
+        resolve(None)
+    assert "lists are JSON" in raised.value.remedy
+
+
+def test_rows_must_hold_a_whole_context() -> None:
+    with pytest.raises(ConfigError, match="row_tokens must be at least"):
+        resolve(None, {"train.row_tokens": "100"})

@@ -93,6 +93,8 @@ def test_a_graded_rollout_is_never_graded_again(store: Store) -> None:
     store.grade(rollout.id, Reward(0.5, {"a": 0.5}), "", {})
     with pytest.raises(StoreError, match="finished already"):
         store.grade(rollout.id, Reward(1.0), "", {})
+    with pytest.raises(StoreError, match="finished already"):
+        store.begin(rollout.id, 0)
     store.fail(rollout.id, "sandbox:lost", "too late")
     (back,) = store.rollouts("r1")
     assert (back.state, back.reward, back.failure) == (RolloutState.GRADED, 0.5, "")
@@ -172,3 +174,24 @@ def test_kill_9_in_the_middle_of_writing_loses_no_committed_call(tmp_path: Path)
     calls = store.calls(1)
     assert [c.sequence for c in calls][: seen + 1] == list(range(seen + 1))
     assert store.rows("PRAGMA integrity_check")[0][0] == "ok"
+
+
+def test_a_phase_that_a_kill_left_open_ends_with_the_last_sign_of_life(store: Store) -> None:
+    store.begin_phase("r1", "train")
+    store.log("info", "trainer", "step 1", "r1")
+    with store.write() as db:  # the kill, an hour ago
+        db.execute("UPDATE phases SET started_at = started_at - 3700")
+        db.execute("UPDATE events SET at = at - 3600")
+    store.end_killed_phase("r1")
+    store.begin_phase("r1", "train")
+    store.end_phase("r1")
+    assert store.phase_seconds("r1")["train"] == pytest.approx(100, abs=5)
+
+
+def test_a_full_disk_is_said_so(store: Store) -> None:
+    pages = store.rows("PRAGMA page_count")[0][0]
+    store.rows(f"PRAGMA max_page_count = {pages}")
+    with pytest.raises(StoreError, match="no space left"):
+        for n in range(2000):
+            store.log("info", "test", "x" * 4000, "r1")
+    assert store.rows("SELECT count(*) n FROM runs")[0]["n"] == 1

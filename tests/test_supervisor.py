@@ -162,3 +162,25 @@ def test_a_pack_that_is_missing_is_named_before_a_run_exists(tmp_path: Path) -> 
 def test_status_without_a_record_says_how_to_begin(tmp_path: Path) -> None:
     assert status(tmp_path)["run"] is None
     assert "corral demo" in corral(tmp_path, "status").stdout
+
+
+@pytest.mark.real
+@pytest.mark.skipif(os.geteuid() != 0, reason="a network namespace is made as root")
+def test_I10_a_rollout_needs_no_network(tmp_path: Path) -> None:
+    folder = tmp_path.resolve()
+    for parent in (folder, *folder.parents[:2]):
+        parent.chmod(0o755)
+    demo = str(CHECKOUT / "data" / "demo.toml")
+    command = [sys.executable, "-m", "appliance.cli", "rollout", demo, "--task", "count-train-00", "--harness", "pi"]
+    alone = ["unshare", "--net", "sh", "-c", 'ip link set lo up; exec "$@"', "sh", *command, "--teacher", "--json"]
+    done = subprocess.run(
+        alone, env=environment(folder), capture_output=True, text=True, check=False, timeout=DEADLINE_S
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(done.stdout)["reward"] == 1.0
+
+
+def test_a_second_train_on_a_held_record_is_one_message(tmp_path: Path) -> None:
+    with lock(tmp_path, "first"):
+        done = corral(tmp_path, "train", str(CHECKOUT / "data" / "demo.toml"))
+    assert done.returncode == 1 and "works on run first" in done.stderr and "Traceback" not in done.stderr

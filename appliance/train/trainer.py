@@ -129,6 +129,7 @@ def training_rows(
     from appliance.train.batch import Sequence as TrainingRow
 
     advantages, metrics = advantages_of(rollouts)
+    _say_flat_groups(store, rollouts)
     found: list[TrainingRow] = []
     sampled = trained = num_rows = 0
     for rollout in rollouts:
@@ -162,11 +163,24 @@ def training_rows(
     return found, metrics
 
 
-def advantages_of(rollouts: Sequence[Rollout]) -> tuple[dict[int, float | None], dict[str, float]]:
-    """Rollout id → advantage within its group (None when it failed), and the step's reward metrics."""
+def _say_flat_groups(store: Store, rollouts: Sequence[Rollout]) -> None:
+    for group, members in grouped(rollouts).items():
+        if is_flat([r.reward for r in members]):
+            told = f"group {group}: the rewards of its {len(members)} rollouts do not differ, so they change nothing"
+            store.log("info", "trainer", told, members[0].plan.run_id)
+
+
+def grouped(rollouts: Sequence[Rollout]) -> dict[str, list[Rollout]]:
+    """Rollouts by the key of their group."""
     groups: dict[str, list[Rollout]] = {}
     for rollout in rollouts:
         groups.setdefault(rollout.plan.group, []).append(rollout)
+    return groups
+
+
+def advantages_of(rollouts: Sequence[Rollout]) -> tuple[dict[int, float | None], dict[str, float]]:
+    """Rollout id → advantage within its group (None when it failed), and the step's reward metrics."""
+    groups = grouped(rollouts)
     found: dict[int, float | None] = {}
     for members in groups.values():
         found |= {r.id: a for r, a in zip(members, grpo([r.reward for r in members]), strict=True)}

@@ -188,7 +188,7 @@ class Supervisor:
         pairs = len(self.pack.split(train)) * len(self.config.harnesses)
         if self.config.train.steps and pairs < self.config.train.groups:
             raise ApplianceError(
-                f"train.groups is {self.config.train.groups}, but {self.pack.path} with the harnesses has {pairs} pairs",
+                f"train.groups is {self.config.train.groups}; {self.pack.path} with the harnesses has {pairs} pairs",
                 f"set train.groups to at most {pairs}",
             )
         for split in (train, held_out):

@@ -192,6 +192,6 @@ def test_a_full_disk_is_said_so(store: Store) -> None:
     pages = store.rows("PRAGMA page_count")[0][0]
     store.rows(f"PRAGMA max_page_count = {pages}")
     with pytest.raises(StoreError, match="no space left"):
-        for n in range(2000):
+        for _ in range(2000):
             store.log("info", "test", "x" * 4000, "r1")
     assert store.rows("SELECT count(*) n FROM runs")[0]["n"] == 1

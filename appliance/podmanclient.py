@@ -11,9 +11,10 @@ from podman.api.client import APIClient, APIResponse
 from podman.api.uds import UDSAdapter, UDSConnection, UDSConnectionPool, UDSSocket
 from podman.errors import APIError
 from requests import RequestException
+from urllib3.exceptions import HTTPError
 
 API_VERSION = "4.0.0"  # the oldest REST API that has all that is used here
-FAILURES = (APIError, RequestException, OSError)
+FAILURES = (APIError, RequestException, HTTPError, OSError)
 
 
 class ClosingConnection(UDSConnection):

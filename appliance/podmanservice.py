@@ -30,7 +30,7 @@ STOP_S = 10.0
 
 
 class Gone(Exception):
-    """The service closed the connection or is not there."""
+    """The service closed the connection, is not there, or did not answer in its own words."""
 
 
 class Refused(Exception):
@@ -55,13 +55,19 @@ class PodmanApi:
         answer = self._send(method, path, params, body, timeout_s)
         if not answer.ok:
             raise Refused(answer.status_code, _message(answer.content))
-        return json.loads(answer.content) if answer.content.strip() else None
+        try:
+            return json.loads(answer.content) if answer.content.strip() else None
+        except ValueError as error:
+            raise Gone(f"{method} {path}: half an answer") from error
 
     def wait(self, name: str) -> int:
         """Block until the container has ended; its exit code. Podman looks every 20 ms."""
         # One string: podman-py would send a list as its Python text.
         path = f"/containers/{name}/wait?condition=exited&condition=stopped&interval=20ms"
-        return int(self.request("POST", path, timeout_s=None))
+        exit_code = self.request("POST", path, timeout_s=None)
+        if not isinstance(exit_code, int):
+            raise Gone(f"wait for {name}: no exit code in the answer")
+        return exit_code
 
     def logs(self, name: str, last_bytes: int) -> bytes:
         """The end of stdout and stderr, in the order Podman's monitor read their two pipes."""
@@ -126,18 +132,11 @@ class PodmanService:
             self.socket.unlink(missing_ok=True)
 
     async def _start(self) -> None:
-        self._run.mkdir(parents=True, exist_ok=True, mode=0o700)
-        _remove_dead_sockets(self._run)
-        self.socket.unlink(missing_ok=True)
         log = self._run / f"podman-{os.getpid()}.log"
-        # The kernel ends the service when the thread that started it ends: here the event loop's own.
-        command = ["setpriv", "--pdeathsig", "TERM", "podman", "system", "service", "--time=0", f"unix://{self.socket}"]
-        with log.open("wb") as output:
-            process = self._process = await anyio.open_process(
-                command, env=self._environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-                cwd=self._run,  # a monitor leaves its out-of-memory note in the folder it was started in
-                start_new_session=True,  # Ctrl-C is for Corral, which still needs the service to clean up
-            )  # fmt: skip
+        try:
+            process = await self._spawn(log)
+        except OSError as error:
+            raise HostError(f"the Podman service could not be started: {error}", "run `corral doctor`") from error
         with anyio.move_on_after(READY_S):
             while process.returncode is None:
                 if await _answers(self.socket):
@@ -146,6 +145,20 @@ class PodmanService:
         tail = log.read_text(errors="replace")[-1500:].strip()
         await self.stop()
         raise HostError(f"the Podman service did not come up: {tail}", "run `corral doctor`, or `podman info` by hand")
+
+    async def _spawn(self, log: Path) -> Process:
+        self._run.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _remove_dead_sockets(self._run)
+        self.socket.unlink(missing_ok=True)
+        # The kernel ends the service when the thread that started it ends: here the event loop's own.
+        command = ["setpriv", "--pdeathsig", "TERM", "podman", "system", "service", "--time=0", f"unix://{self.socket}"]
+        with log.open("wb") as output:
+            process = self._process = await anyio.open_process(
+                command, env=self._environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                cwd=self._run,  # a monitor leaves its out-of-memory note in the folder it was started in
+                start_new_session=True,  # Ctrl-C is for Corral, which still needs the service to clean up
+            )  # fmt: skip
+        return process
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,14 +5,17 @@ to it, through podman-py's REST client in worker threads. A sandbox has no netwo
 no capabilities, an unprivileged user, and limits; what it can reach is the folders mounted into it and,
 through one of them, its own rollout's proxy at 127.0.0.1:8123. Whatever ends a launch (exit, time limit,
 cancellation, a dead service), its container is removed; `reconcile` removes what a kill -9 left (I8, I9).
+Every method raises SandboxError, which fails one rollout, and HostError only where Podman cannot be started.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import resource
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -22,7 +25,8 @@ from typing import Any, TypeAlias, TypeVar
 import anyio
 from anyio import to_thread
 
-from appliance.errors import SandboxError
+from appliance.diskuse import MOST_ENTRIES, cancel_when_full
+from appliance.errors import HostError, SandboxError
 from appliance.oom import watch_oom
 from appliance.podmanconf import HostTraits, PodmanPlaces, podman_environment
 from appliance.podmanservice import Gone, PodmanApi, PodmanService, Refused, runtime_containers
@@ -60,13 +64,19 @@ class Mount:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one sandbox may use. `cpus` in cores; `timeout_s` from its start to its end."""
+    """What one sandbox may use. `cpus` in cores; `timeout_s` from its start to its end.
+
+    `file_bytes` bounds each file it writes, `disk_bytes` what its writable mounts hold together. The second
+    is looked at every two seconds, from outside: it stops a runaway, and is no quota.
+    """
 
     memory_bytes: int = 1_000_000_000
     pids: int = 128
     cpus: float = 2.0
     timeout_s: float = 300.0
     tmpfs_bytes: int = 256_000_000
+    file_bytes: int = 256_000_000
+    disk_bytes: int = 512_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +132,9 @@ class Podman:
         try:
             with anyio.move_on_after(TEARDOWN_S, shield=True):
                 if self._service.starts > 1:
-                    await self._ready()
-                    await self._sweep()
+                    with suppress(SandboxError, HostError):  # what is left now, the next start's reconcile finds
+                        await self._ready()
+                        await self._sweep()
         finally:
             await self._service.stop()
 
@@ -135,27 +146,20 @@ class Podman:
     async def run(self, spec: SandboxSpec, on_started: Callable[[], Awaitable[None]] | None = None) -> Outcome:
         """Create, start, wait, read the output, remove. Its time limit counts from its start.
 
-        Raises SandboxError (no_image, no_start, lost); a bad exit code or a time-out is an Outcome.
+        Raises SandboxError (no_image, no_start, lost, disk_full); a bad exit code or a time-out is an Outcome.
         """
         async with self._running:
             await self._ready()
             try:
-                with anyio.fail_after(START_S, shield=True):
-                    # Shielded: a create that is cut off could make its container after our removal.
-                    await self._create(spec)
-                started = time.monotonic()
-                with anyio.fail_after(START_S):
-                    await self._start(spec)
+                started = await self._launch(spec)
                 if on_started is not None:
                     await on_started()
-                return await self._watch(spec, started)
-            except TimeoutError as error:
-                message = f"sandbox {spec.name}: Podman did not start it in {START_S:.0f} s"
-                raise SandboxError("no_start", message) from error
-            except Refused as error:
-                raise SandboxError("lost", f"sandbox {spec.name}: {error}") from error
+                outcome = await self._watch(spec, started)
             finally:
-                await self._remove_surely(spec.name)
+                is_removed = await self._remove_surely(spec.name)
+            if not is_removed:  # it may still write to the folders that are graded next
+                raise SandboxError("lost", f"sandbox {spec.name} could not be removed in {TEARDOWN_S:.0f} s")
+            return outcome
 
     async def list(self, labels: Mapping[str, str]) -> Names:
         """Names of the sandboxes that carry all these labels, running or not."""
@@ -175,11 +179,11 @@ class Podman:
         """Whether the private image store holds `ref`."""
         await self._ready()
         try:
-            await self._request("GET", f"/images/{ref}/exists")
+            await self._ask("GET", f"/images/{ref}/exists")
         except Refused as error:
             if error.status == 404:
                 return False
-            raise
+            raise _lost(error) from error
         return True
 
     async def _ready(self) -> None:
@@ -212,18 +216,22 @@ class Podman:
             and datetime.fromisoformat(entry["Created"]).timestamp() < old
         ]
 
-    async def _create(self, spec: SandboxSpec) -> None:
+    async def _launch(self, spec: SandboxSpec) -> float:
+        """Create and start; the moment from which its time counts."""
         try:
-            await self._request("POST", "/containers/create", body=self._container(spec))
+            with anyio.fail_after(START_S, shield=True):
+                # Shielded: a create that is cut off could make its container after our removal.
+                await self._ask("POST", "/containers/create", body=self._container(spec))
+            started = time.monotonic()
+            with anyio.fail_after(START_S):
+                await self._ask("POST", f"/containers/{spec.name}/start")
+        except TimeoutError as error:
+            message = f"sandbox {spec.name}: Podman did not start it in {START_S:.0f} s"
+            raise SandboxError("no_start", message) from error
         except Refused as error:
             cause = "no_image" if "image not known" in error.message or "no such image" in error.message else "no_start"
             raise SandboxError(cause, f"sandbox {spec.name}: {error.message}") from error
-
-    async def _start(self, spec: SandboxSpec) -> None:
-        try:
-            await self._request("POST", f"/containers/{spec.name}/start")
-        except Refused as error:
-            raise SandboxError("no_start", f"sandbox {spec.name}: {error.message}") from error
+        return started
 
     def _container(self, spec: SandboxSpec) -> dict[str, object]:
         """Podman's create request: everything a sandbox must not have is said here."""
@@ -241,6 +249,7 @@ class Podman:
             "netns": {"nsmode": "none"}, "use_image_hosts": True, "use_image_resolve_conf": True,
             "read_only_filesystem": True, "mounts": mounts, "shm_size": 16 << 20, "image_volume_mode": "ignore",
             "cap_drop": ["all"], "no_new_privileges": True,
+            "r_limits": _process_limits(limits, self._traits),
             "timeout": math.ceil(limits.timeout_s) + DEAD_MAN_GRACE_S, "stop_timeout": 0,
             "log_configuration": {"driver": "k8s-file", "size": LOG_BYTES},
         }  # fmt: skip
@@ -258,14 +267,17 @@ class Podman:
         """Wait for the end or the time limit, then read what it printed."""
         exit_code: int | None = None
         is_oom = False
-        state = (await self._request("GET", f"/containers/{spec.name}/json"))["State"]
+        state = await self._state(spec.name)
         async with watch_oom(state.get("Pid", 0)) as oom:
             with anyio.move_on_after(spec.limits.timeout_s - (time.monotonic() - started)):
-                exit_code = await self._wait(spec.name)
+                exit_code = await self._end(spec)
             is_oom = await oom.was_killed()
         seconds = time.monotonic() - started
-        state = (await self._request("GET", f"/containers/{spec.name}/json"))["State"]
-        output = await self._thread(partial(self._api.logs, spec.name, OUTPUT_BYTES))
+        state = await self._state(spec.name)
+        try:
+            output = await self._thread(partial(self._api.logs, spec.name, OUTPUT_BYTES))
+        except Refused as error:
+            raise _lost(error) from error
         return Outcome(
             exit_code=exit_code,
             timed_out=exit_code is None,
@@ -273,6 +285,27 @@ class Podman:
             output=output.decode(errors="replace"),
             seconds=seconds,
         )
+
+    async def _state(self, name: str) -> dict[str, Any]:
+        body = await self._request("GET", f"/containers/{name}/json")
+        return dict(body["State"])
+
+    async def _end(self, spec: SandboxSpec) -> int:
+        """The exit code; SandboxError when it is lost or its folders grow too large first."""
+        limit_bytes = spec.limits.disk_bytes
+        message = f"sandbox {spec.name}: its folders hold more than {limit_bytes} bytes or {MOST_ENTRIES} files"
+        end: int | SandboxError = SandboxError("disk_full", message)
+        folders = [mount.source for mount in spec.mounts if not mount.read_only]
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(cancel_when_full, folders, limit_bytes, tasks.cancel_scope)
+            try:
+                end = await self._wait(spec.name)
+            except SandboxError as lost:
+                end = lost  # raised below: out of here it would come in an exception group
+            tasks.cancel_scope.cancel()
+        if isinstance(end, SandboxError):
+            raise end
+        return end
 
     async def _wait(self, name: str) -> int:
         """The exit code, once the container has ended."""
@@ -286,41 +319,55 @@ class Podman:
             raise SandboxError("lost", f"sandbox {name} was lost while it ran: its exit code is unknown")
         return exit_code
 
-    async def _remove_surely(self, name: str) -> None:
-        """Remove even under cancellation and after a service death, within a bound."""
+    async def _remove_surely(self, name: str) -> bool:
+        """Remove even under cancellation and after a service death, within a bound; False if in vain."""
         with anyio.move_on_after(TEARDOWN_S, shield=True):
             while True:
                 try:
                     await self._ready()
                     await self._remove(name)
-                    return
-                except SandboxError:
+                    return True
+                except (SandboxError, HostError):
                     await anyio.sleep(0.1)  # it died under the removal; the next look starts it again
+        return False
 
     async def _remove(self, name: str) -> None:
         """Kill and delete; Podman answers 409 or 500 while it is busy with the container."""
         params = {"force": "true", "timeout": "0", "v": "true"}
+        give_up = time.monotonic() + TEARDOWN_S
         while True:
             try:
-                await self._request("DELETE", f"/containers/{name}", params=params)
+                await self._ask("DELETE", f"/containers/{name}", params=params)
             except Refused as error:
                 if error.status == 404:
                     return
-                if error.status not in (409, 500):
+                if error.status not in (409, 500) or time.monotonic() > give_up:
                     raise SandboxError("lost", f"sandbox {name} could not be removed: {error.message}") from error
                 await anyio.sleep(0.1)
             else:
                 return
 
-    async def _request(self, method: str, path: str, params: Mapping[str, str] | None = None,
-                       body: object = None) -> Any:  # fmt: skip
+    async def _request(self, method: str, path: str, params: Mapping[str, str] | None = None) -> Any:
+        """A call whose refusal means nothing of its own."""
         try:
-            return await self._thread(partial(self._api.request, method, path, params, body))
-        except Gone as error:
-            raise SandboxError("lost", f"the Podman service went away: {error}") from error
+            return await self._ask(method, path, params)
+        except Refused as error:
+            raise _lost(error) from error
+
+    async def _ask(self, method: str, path: str, params: Mapping[str, str] | None = None, body: object = None) -> Any:
+        """A call whose caller reads something in a refusal."""
+        return await self._thread(partial(self._api.request, method, path, params, body))
 
     async def _thread(self, call: Callable[[], T]) -> T:
-        return await to_thread.run_sync(call, abandon_on_cancel=True, limiter=self._calls)
+        try:
+            return await to_thread.run_sync(call, abandon_on_cancel=True, limiter=self._calls)
+        except Gone as error:
+            raise _lost(error) from error
+
+
+def _lost(error: Gone | Refused) -> SandboxError:
+    what = "refused" if isinstance(error, Refused) else "went away"
+    return SandboxError("lost", f"the Podman service {what}: {error}")
 
 
 def _bind(mount: Mount) -> dict[str, object]:
@@ -341,3 +388,13 @@ def _resources(limits: Limits) -> dict[str, object]:
         "pids": {"limit": limits.pids},
         "cpu": {"period": period_us, "quota": int(limits.cpus * period_us)},
     }
+
+
+def _process_limits(limits: Limits, traits: HostTraits) -> list[dict[str, object]]:
+    """Beyond the file limit a write is answered with SIGXFSZ. None is above our own, which could not be set."""
+    own = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    file_bytes = limits.file_bytes if own == resource.RLIM_INFINITY else min(own, limits.file_bytes)
+    most = {"fsize": file_bytes, "core": 0}
+    if not traits.can_raise_limits:  # a request with limits does not get those of containers.conf
+        most |= {"nofile": min(traits.max_files, 16384), "nproc": min(traits.max_processes, 32768)}
+    return [{"type": name, "soft": limit, "hard": limit} for name, limit in most.items()]

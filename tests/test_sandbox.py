@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +17,9 @@ import anyio
 import pytest
 from scripted_model import FINAL_TEXT, ScriptedModel, serving
 
-from appliance.errors import SandboxError
+from appliance import sandbox
+from appliance.diskuse import hold_more
+from appliance.errors import HostError, SandboxError
 from appliance.harness import load_harnesses
 from appliance.images import base_ref, build_images
 from appliance.oom import watch_oom
@@ -151,6 +153,20 @@ async def test_each_limit_holds_and_is_told_apart(podman: Podman) -> None:
     assert "fork" in crowd.output
     full = await podman.run(spec("sh", "-c", "head -c 2000000 /dev/zero > /tmp/x", limits=small))
     assert "No space left" in full.output
+
+
+@real
+@pytest.mark.anyio
+async def test_a_sandbox_cannot_fill_the_disk(podman: Podman, folders: Path) -> None:
+    small = Limits(timeout_s=20, file_bytes=1_000_000, disk_bytes=8_000_000)
+    one = spec("sh", "-c", "yes > f; echo ended $?; ulimit -c", proxy_dir=None, limits=small)
+    output = (await podman.run(replace(in_folders(folders, one), proxy_dir=None))).output
+    assert {"ended 153", "0", "File size limit exceeded"} <= set(output.splitlines())
+    assert (folders / "workspace/f").stat().st_size == 1_000_000
+    many = spec("sh", "-c", "while :; do i=$((i+1)); yes > f$i; [ $i -gt 12 ] && sleep 60; done", limits=small)
+    with pytest.raises(SandboxError) as caught:
+        await podman.run(replace(in_folders(folders, many), proxy_dir=None))
+    assert caught.value.cause == "disk_full"
 
 
 @real
@@ -346,3 +362,127 @@ def test_the_call_filter_has_no_rule_left_that_allows_a_denied_call() -> None:
 async def test_a_process_that_is_gone_is_not_out_of_memory() -> None:
     async with watch_oom(0) as watch:
         assert not await watch.was_killed()
+
+
+FAKE_PODMAN = """
+import json, os, re, sys
+from http.server import BaseHTTPRequestHandler
+from socketserver import ThreadingUnixStreamServer
+
+KINDS = {"POST /containers/create": "create", "POST /containers/N/start": "start", "GET /containers/N/json": "inspect",
+         "POST /containers/N/wait": "wait", "GET /containers/N/logs": "logs", "DELETE /containers/N": "remove",
+         "GET /containers/json": "list", "GET /images/N/exists": "image", "GET /_ping": "ping"}
+ANSWERS = {"inspect": {"State": {"Pid": 0}}, "wait": 0, "list": [], "create": {"Id": "1"}}
+FAULTS = json.loads(os.environ["FAKE_PODMAN_FAULTS"])
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def answer(self):
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        path = re.sub("^/v[0-9.]+/libpod|[?].*", "", self.path)
+        kind = KINDS[self.command + " " + re.sub("/box|/an-image", "/N", path)]
+        fault = FAULTS.get(kind)
+        if fault == "dies":
+            os._exit(1)
+        if fault == "drops":
+            self.close_connection = True
+            return
+        body = {"message": "out of order"} if fault == "500" else ANSWERS.get(kind)
+        content = b"" if kind == "logs" and not fault or body is None else json.dumps(body).encode()
+        self.send_response(500 if fault == "500" else 200)
+        self.send_header("Content-Length", str(len(content) + 9 * (fault == "halves")))
+        self.end_headers()
+        self.wfile.write(content)
+        self.close_connection = fault == "halves"
+
+    do_GET = do_POST = do_DELETE = answer
+
+    def address_string(self):
+        return ""
+
+ThreadingUnixStreamServer(sys.argv[-1].removeprefix("unix://"), Handler).serve_forever()
+"""
+
+
+@pytest.fixture
+def faulty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Podman]]:
+    """Podman as a program of that name which answers on its socket, and goes wrong at the kinds of call named."""
+    program = tmp_path / "bin/podman"
+    program.parent.mkdir()
+    program.write_text(f"#!{sys.executable} -IS\n{FAKE_PODMAN}")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    monkeypatch.setattr(sandbox, "TEARDOWN_S", 0.3)
+
+    def make(**faults: str) -> Podman:
+        monkeypatch.setenv("FAKE_PODMAN_FAULTS", json.dumps(faults))
+        return Podman(tmp_path)
+
+    yield make
+    shutil.rmtree(PodmanPlaces.under(tmp_path).run)
+
+
+BOX = SandboxSpec("box", "an-image", ("true",))
+WRONGS = ["500", "drops", "halves", "dies"]
+
+
+@pytest.mark.anyio
+async def test_a_launch_goes_well_on_the_podman_that_has_no_fault(faulty: Callable[..., Podman]) -> None:
+    async with faulty() as podman:
+        assert (await podman.run(BOX)).exit_code == 0
+        assert await podman.image_exists("an-image")
+        assert await podman.reconcile({}) == []
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("wrong", WRONGS)
+@pytest.mark.parametrize("kind", ["create", "start", "inspect", "wait", "logs", "remove"])
+async def test_podman_failing_at_any_call_of_a_launch_fails_that_launch_only(
+    faulty: Callable[..., Podman], kind: str, wrong: str
+) -> None:
+    async with faulty(**{kind: wrong}) as podman:
+        with pytest.raises(SandboxError) as caught:
+            await podman.run(BOX)
+        assert caught.value.cause in ("lost", "no_start")
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("wrong", WRONGS)
+async def test_podman_failing_as_it_comes_back_is_a_lost_sandbox_too(faulty: Callable[..., Podman], wrong: str) -> None:
+    async with faulty(wait="dies", list=wrong, image=wrong) as podman:
+        for call in (podman.run(BOX), podman.run(BOX), podman.reconcile({}), podman.image_exists("an-image")):
+            with pytest.raises(SandboxError) as caught:
+                await call
+            assert caught.value.cause == "lost"
+
+
+@pytest.mark.anyio
+async def test_a_podman_that_cannot_start_is_the_hosts_fault(faulty: Callable[..., Podman]) -> None:
+    with pytest.raises(HostError):
+        async with faulty(ping="dies"):
+            pass
+
+
+def test_folders_are_measured_without_following_links(tmp_path: Path) -> None:
+    outside, inside = tmp_path / "outside", tmp_path / "inside"
+    (outside / "deep").mkdir(parents=True)
+    (inside / "deep").mkdir(parents=True)
+    (outside / "deep/big").write_bytes(bytes(3_000_000))
+    (inside / "away").symlink_to(outside)
+    (inside / "deep/file").write_bytes(bytes(1_000_000))
+    (inside / "deep/same").hardlink_to(inside / "deep/file")
+    with (inside / "sparse").open("wb") as sparse:
+        sparse.truncate(1 << 40)
+    assert not hold_more([inside], 1_100_000)
+    assert hold_more([inside], 900_000)
+    assert hold_more([inside, outside], 3_500_000)
+
+
+def test_more_files_than_are_looked_at_are_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("appliance.diskuse.MOST_ENTRIES", 3)
+    for name in "abc":
+        (tmp_path / name).touch()
+    assert not hold_more([tmp_path], 1 << 20)
+    (tmp_path / "d").touch()
+    assert hold_more([tmp_path], 1 << 20)

@@ -37,6 +37,7 @@ PROXY_ADDRESS = "http://127.0.0.1:8123"
 MODEL_NAME = "corral"
 # Failures of ours or of the host: worth another try. What the policy or the task caused is not.
 RETRIED_PARTS = ("sandbox", "engine", "capture")
+NOT_RETRIED = ("disk_full",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ async def make_rollout(place: Place, rollout: Rollout, task: Task, answerer: Ans
                 await _one_attempt(place, rollout, task, answerer, folder)
             return
         except RolloutError as error:
-            if error.part in RETRIED_PARTS and tries_left:
+            if tries_left and error.part in RETRIED_PARTS and error.cause not in NOT_RETRIED:
                 place.store.log(
                     "warning",
                     error.part,

@@ -148,6 +148,14 @@ async def until_gone(pids: list[int]) -> None:
             await anyio.sleep(0.05)
 
 
+async def stop(pid: int) -> None:
+    """SIGSTOP, and wait until the process has really stopped: it may be in the middle of an answer."""
+    os.kill(pid, signal.SIGSTOP)
+    with anyio.fail_after(10):
+        while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+            await anyio.sleep(0.01)
+
+
 @asynccontextmanager
 async def failing(cause: str) -> AsyncIterator[None]:
     with pytest.raises(EngineError) as caught:
@@ -259,7 +267,7 @@ async def test_a_hung_call_ends_at_its_deadline_and_ends_the_engine(
 
 async def test_an_engine_without_health_is_ended(settings: Callable[..., EngineSettings], tmp_path: Path) -> None:
     async with Engine(settings(health_every_s=0.05, health_deadline_s=0.3)) as engine:
-        os.kill(fake_pids(tmp_path)[0], signal.SIGSTOP)
+        await stop(fake_pids(tmp_path)[0])
         async with failing("hung"):
             await engine.sample([5], max_tokens=1)
         await until_gone(fake_pids(tmp_path))

@@ -38,6 +38,7 @@ def test_a_taught_run_gets_base_served_values_and_version_0(tmp_path: Path) -> N
     assert any("held-out conversations" in str(event["message"]) for event in store.events("r"))
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_model(tmp_path: Path) -> None:
     weights = []
     for name in ("a", "b"):

@@ -16,7 +16,7 @@ def test_two_rollouts_one_right_one_wrong() -> None:
     assert grpo([1.0, 0.0]) == pytest.approx([0.707106, -0.707106], abs=2e-6)
 
 
-def test_a_failed_rollout_is_in_neither_mean_nor_std() -> None:
+def test_I5_a_failed_rollout_is_in_neither_mean_nor_std() -> None:
     assert grpo([1.0, None, 0.0]) == [grpo([1.0, 0.0])[0], None, grpo([1.0, 0.0])[1]]
 
 

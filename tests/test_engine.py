@@ -208,7 +208,7 @@ async def test_impossible_prompts_never_reach_the_server(settings: Callable[...,
             await engine.sample([1], max_tokens=1, temperature=0.0)
 
 
-async def test_i6_a_call_goes_to_the_version_stamped_at_dispatch(
+async def test_I6_a_call_goes_to_the_version_stamped_at_dispatch(
     settings: Callable[..., EngineSettings], tmp_path: Path
 ) -> None:
     one, two = adapter(tmp_path / "one", b"\x01"), adapter(tmp_path / "two", b"\x02")

@@ -198,7 +198,7 @@ async def test_the_unix_socket_serves_the_same(tmp_path: Path) -> None:
 # ------------------------------------------------------------------ the record
 
 
-async def test_i2_the_recorded_prompt_is_what_the_engine_was_fed(tmp_path: Path) -> None:
+async def test_I2_the_recorded_prompt_is_what_the_engine_was_fed(tmp_path: Path) -> None:
     async with running(tmp_path, SAY_LS, SAY_DONE) as at, at.client() as client:
         await two_turns(client)
         for draft, fed in zip(at.record.drafts, at.engine.fed, strict=True):
@@ -267,7 +267,7 @@ async def test_neutral_json_gives_back_the_conversation(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["chat/completions", "responses"])
-async def test_i3_a_client_that_drops_at_the_terminal_event_finds_the_call_committed(tmp_path: Path, path: str) -> None:
+async def test_I3_a_client_that_drops_at_the_terminal_event_finds_the_call_committed(tmp_path: Path, path: str) -> None:
     body = chat_body(stream=True) if path.startswith("chat") else {"model": "m", "input": "hi", "stream": True}
     end = "[DONE]" if path.startswith("chat") else "response.completed"
     async with running(tmp_path, SAY_DONE) as at, at.http() as http:

@@ -118,7 +118,7 @@ async def test_a_harness_works_through_its_proxy_alone(podman: Podman, home: Pat
 
 @real
 @pytest.mark.anyio
-async def test_a_sandbox_has_no_network_no_rights_and_no_way_to_get_some(podman: Podman, folders: Path) -> None:
+async def test_I9_a_sandbox_has_no_network_no_rights_and_no_way_to_get_some(podman: Podman, folders: Path) -> None:
     script = """
         grep -c : /proc/net/dev; ls /sys/class/net
         grep -E '^(CapEff|CapBnd|NoNewPrivs|Seccomp):' /proc/self/status | tr -d '\\t'

@@ -48,7 +48,7 @@ def store(tmp_path: Path) -> Store:
         max_size=8,
     )
 )
-def test_every_call_comes_back_with_exactly_its_ids(tmp_path_factory: pytest.TempPathFactory, calls: list) -> None:
+def test_I1_every_call_comes_back_with_exactly_its_ids(tmp_path_factory: pytest.TempPathFactory, calls: list) -> None:
     store = Store.open(tmp_path_factory.mktemp("record") / "record.db")
     store.create_run("r1", "demo", {}, 0, "test")
     (rollout,) = store.plan([a_plan()])

@@ -78,7 +78,7 @@ def test_a_chain_is_a_plain_row(base: Path) -> None:
     assert difference(packed_gradient(policy, pack([chain], 100)), flat_gradient(policy, [chain])) < 1e-5
 
 
-def test_a_packed_forest_has_the_gradient_of_its_flat_rows_at_every_budget_and_order(base: Path) -> None:
+def test_I7_a_packed_forest_has_the_gradient_of_its_flat_rows_at_every_budget_and_order(base: Path) -> None:
     policy = make_policy(base)
     sequences = forest()
     flat = flat_gradient(policy, sequences)

@@ -74,7 +74,7 @@ def test_a_batch_of_zero_advantages_moves_nothing_not_even_by_momentum(base: Pat
     assert metrics.grad_norm == 0.0 and torch.equal(values(policy), before)
 
 
-def test_budget_and_order_do_not_change_an_update(base: Path) -> None:
+def test_I7_budget_and_order_do_not_change_an_update(base: Path) -> None:
     moved = []
     for sequences, budget in ((forest(), 4096), (forest()[::-1], 60), (forest()[3:] + forest()[:3], 130)):
         policy = make_policy(base)

@@ -13,6 +13,7 @@ from typing import Any
 
 from appliance.config import CHECKOUT
 from appliance.errors import ApplianceError
+from appliance.podmanconf import HostTraits
 from appliance.record import reading, record_path
 from appliance.tasks import load_pack
 from appliance.views import images
@@ -20,6 +21,8 @@ from appliance.views import images
 NEEDED_DISK_BYTES = 4 << 30
 NEEDED_MEMORY_BYTES = 6 << 30
 INSTALL = "run ./install.sh"
+
+SHOWN_LIMITS = frozenset({"memory", "pids", "cpu"})
 
 Check = tuple[bool, str, str]
 
@@ -77,7 +80,9 @@ def _podman(home: Path) -> Check:
     if not program:
         return False, "podman is not installed", "install podman and runc or crun with the system's package manager"
     told = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)
-    mode = "rootful" if os.geteuid() == 0 else "rootless"
+    traits = HostTraits.read()
+    limits = ", ".join(sorted(traits.controllers & SHOWN_LIMITS)) or "none (cgroup v2 gives a rootless user limits)"
+    mode = f"{'rootful' if traits.is_root else 'rootless'}, limits that apply: {limits}"
     return told.returncode == 0, f"{told.stdout.strip()}, {mode}", "repair podman: `podman info` must work"
 
 

@@ -104,7 +104,8 @@ async def test_a_harness_works_through_its_proxy_alone(podman: Podman, home: Pat
         (folders / "home" / path).parent.mkdir(parents=True, exist_ok=True)
         (folders / "home" / path).write_text(text)
     hand_over(folders)
-    made = spec(*launch.argv, image=build_images(home, [harness], print)[name], env=launch.env)
+    image = build_images(home, [harness], print)[name]
+    made = spec(*launch.argv, image=image, env=launch.env, limits=Limits(timeout_s=240))
     async with serving(model.app, folders / "proxy"):
         outcome = await podman.run(in_folders(folders, made))
     assert (outcome.exit_code, outcome.timed_out, outcome.out_of_memory) == (0, False, False), outcome.output

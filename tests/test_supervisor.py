@@ -29,6 +29,8 @@ SMALL = {
     "train.groups": "2",
     "train.group_size": "3",
     "evaluation.max_tasks": "3",
+    "rollout.timeout_s": "240",
+    "rollout.grade_timeout_s": "120",
 }
 ROLLOUTS = 2 * 6 + 2 * 3 + 3 * (2 * 3) + 2 * 3
 DEADLINE_S = 420.0

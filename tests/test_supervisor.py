@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,16 @@ def corral(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 def environment(folder: Path) -> dict[str, str]:
     return os.environ | {"CORRAL_HOME": str(folder), "CORRAL_PODMAN_HOME": str(home())}
+
+
+@pytest.fixture
+def started() -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Supervisors that a test started; none outlives it, whatever fails."""
+    processes: list[subprocess.Popen[bytes]] = []
+    yield processes
+    for process in processes:
+        process.kill()
+        process.wait()
 
 
 def start(folder: Path, *arguments: str) -> subprocess.Popen[bytes]:
@@ -91,9 +101,14 @@ def descendants(pid: int) -> list[tuple[int, str]]:
 
 def kill_below(pid: int, word: str) -> None:
     """kill -9 of the first process below `pid` whose command line holds `word`, guards apart."""
-    victims = [child for child, command in descendants(pid) if word in command and "engine_guard" not in command]
-    assert victims, descendants(pid)
-    os.kill(victims[0], signal.SIGKILL)
+    deadline = time.monotonic() + 60.0  # it may be between two lives
+    while True:
+        victims = [child for child, command in descendants(pid) if word in command and "engine_guard" not in command]
+        if victims:
+            os.kill(victims[0], signal.SIGKILL)
+            return
+        assert time.monotonic() < deadline, descendants(pid)
+        time.sleep(0.2)
 
 
 async def left_behind(folder: Path) -> list[str]:
@@ -103,12 +118,15 @@ async def left_behind(folder: Path) -> list[str]:
 
 @pytest.mark.real
 @pytest.mark.slow
-def test_I8_kill_9_of_supervisor_engine_and_trainer_then_resume(tmp_path: Path) -> None:
+def test_I8_kill_9_of_supervisor_engine_and_trainer_then_resume(
+    tmp_path: Path, started: list[subprocess.Popen[bytes]]
+) -> None:
     folder = tmp_path.resolve()
     for parent in (folder, *folder.parents[:2]):
         parent.chmod(0o755)
     settings = [word for key, value in SMALL.items() for word in ("--set", f"{key}={value}")]
     process = start(folder, "train", str(CHECKOUT / "data" / "demo.toml"), *settings)
+    started.append(process)
 
     # the supervisor, while the teacher's rollouts run
     wait_until(folder, lambda s: s["run"] is not None and s["graded"] >= 2 and len(s["live"]) >= 1, process)
@@ -118,6 +136,7 @@ def test_I8_kill_9_of_supervisor_engine_and_trainer_then_resume(tmp_path: Path) 
 
     # the engine, while the policy is evaluated
     process = start(folder, "resume")
+    started.append(process)
     wait_until(folder, lambda s: s["phase"] == "eval_before" and len(s["live"]) >= 1, process)
     assert status(folder)["graded"] >= graded
     kill_below(process.pid, "vllm")

@@ -18,20 +18,10 @@ from pathlib import Path
 from appliance.calllog import CallDraft, CallLog
 from appliance.errors import StoreError
 from appliance.schema import migrate, rollout_from_row, run_from_row
-from appliance.types import (
-    RUN_MOVES,
-    Call,
-    Purpose,
-    Reward,
-    Rollout,
-    RolloutPlan,
-    RolloutState,
-    Run,
-    RunState,
-)
+from appliance.types import RUN_MOVES, Call, Purpose, Reward, Rollout, RolloutPlan, RolloutState, Run, RunState
 
-BUSY_TIMEOUT_S = 30.0
 __all__ = ["CallDraft", "Run", "Store"]
+BUSY_TIMEOUT_S = 30.0
 FINISHED = (RolloutState.GRADED, RolloutState.FAILED)
 
 

@@ -9,10 +9,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import anyio
+import psutil
 import pytest
 
 from appliance.config import CHECKOUT, home, resolve
@@ -87,15 +89,12 @@ def wait_until(
 
 
 def descendants(pid: int) -> list[tuple[int, str]]:
-    """(pid, command line) of every process below `pid`."""
-    told = subprocess.run(["ps", "-eo", "pid=,ppid=,args="], capture_output=True, text=True, check=True).stdout
-    rows = [line.split(None, 2) for line in told.splitlines()]
-    found, wanted = [], {pid}
-    for _ in range(6):
-        for child, parent, command in rows:
-            if int(parent) in wanted and int(child) not in wanted:
-                wanted.add(int(child))
-                found.append((int(child), command))
+    """(pid, command line) of every process below `pid`, whole: `ps` would cut lines at $COLUMNS."""
+    found = []
+    with suppress(psutil.NoSuchProcess):
+        for child in psutil.Process(pid).children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                found.append((child.pid, " ".join(child.cmdline())))
     return found
 
 

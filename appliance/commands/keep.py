@@ -1,0 +1,65 @@
+"""Commands for what a run is made of: configuration, images, task packs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from appliance.commands.printing import command_of, overrides_of, show, show_event
+from appliance.config import RunConfig, home, leaves, resolve, sources
+
+
+def add(commands: Any) -> None:
+    """Adds config, images and tasks."""
+    command = command_of(commands, "config", _config, "show every key of a run, its value and meaning")
+    command.add_argument("action", choices=["show"], help="show")
+    command.add_argument("toml", type=Path, nargs="?", help="the run's TOML")
+    command.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a key")
+    command.add_argument("--sources", action="store_true", help="also say what decided each value")
+    command = command_of(commands, "images", _images, "build or list the sandbox images")
+    command.add_argument("action", choices=["build", "list"], help="build what is missing, or list what is there")
+    command.add_argument("names", nargs="*", help="only these harnesses")
+    command = command_of(commands, "tasks", _tasks, "list the tasks of a pack")
+    command.add_argument("action", choices=["list"], help="list")
+    command.add_argument("pack", nargs="?", default="pocket", help="name under data/, or a folder")
+
+
+def _config(arguments: argparse.Namespace) -> None:
+    overrides = overrides_of(arguments)
+    config = resolve(arguments.toml, overrides)
+    origin = sources(arguments.toml, overrides) if arguments.sources else {}
+    rows = [
+        {"key": k, "value": v, "meaning": m} | ({"source": origin[k]} if origin else {}) for k, v, m in leaves(config)
+    ]
+    lines = [f"{r['key']:<26} = {json.dumps(r['value']):<22} {_origin(r)}{r['meaning']}" for r in rows]
+    show(arguments, {"keys": rows}, "\n".join(lines))
+
+
+def _images(arguments: argparse.Namespace) -> None:
+    from appliance import views
+
+    if arguments.action == "build":
+        views.build_images(
+            home(), arguments.names, lambda line: show_event(arguments, {"part": "images", "message": line})
+        )
+    found = views.images(home())
+    lines = [f"{'✓' if i['present'] else '✗ missing'} {i['name']:<16} {i['ref']}" for i in found]
+    show(arguments, {"images": found}, "\n".join(lines))
+
+
+def _tasks(arguments: argparse.Namespace) -> None:
+    from appliance.tasks import load_pack
+
+    pack = load_pack(RunConfig(tasks={"pack": arguments.pack}).pack_path)
+    rows = [{"name": t.name, "family": t.family, "split": t.split, "instruction": t.instruction} for t in pack.tasks]
+    show(
+        arguments,
+        {"pack": pack.name, "tasks": rows},
+        "\n".join(f"{r['name']:<24} {r['split']:<9} {r['instruction']}" for r in rows),
+    )
+
+
+def _origin(row: dict[str, Any]) -> str:
+    return f"[{row['source']}] " if "source" in row else ""

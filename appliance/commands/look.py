@@ -1,0 +1,68 @@
+"""Commands that read the record or the machine and change nothing."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from appliance.commands.printing import command_of, show
+from appliance.config import home
+
+
+def add(commands: Any) -> None:
+    """Adds status, report, calls, doctor and info."""
+    command = command_of(commands, "status", _status, "what runs now: phase, steps, rollouts by state, sandboxes")
+    command.add_argument("run", nargs="?", help="id of the run; the newest by default")
+    command = command_of(commands, "report", _report, "the closing table of a run")
+    command.add_argument("run", nargs="?", help="id of the run; the newest by default")
+    command = command_of(commands, "calls", _calls, "the calls of one rollout, as text")
+    command.add_argument("rollout", type=int, help="number of the rollout")
+    command_of(commands, "doctor", _doctor, "check this machine; every failure with its remedy")
+    command_of(commands, "info", _info, "versions and paths")
+
+
+def _status(arguments: argparse.Namespace) -> None:
+    from appliance import views
+
+    found = views.status(home(), arguments.run)
+    show(arguments, found, views.status_text(found))
+
+
+def _report(arguments: argparse.Namespace) -> None:
+    from appliance.finish import curve_lines, summary, table
+    from appliance.record import newest, reading
+
+    with reading(home()) as store:
+        run = store.run(arguments.run) if arguments.run else newest(store)
+        found = summary(store, run.id)
+        lines = [table(found), *curve_lines(store.rollouts(run.id))]
+    show(arguments, found, "\n".join(lines))
+
+
+def _calls(arguments: argparse.Namespace) -> None:
+    from appliance.record import reading
+    from appliance.transcript import calls, calls_text
+
+    with reading(home()) as store:
+        found = calls(store, arguments.rollout)
+    show(arguments, {"rollout": arguments.rollout, "calls": found}, calls_text(found))
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    from appliance.doctor import checks
+
+    found = checks(home())
+    lines = [
+        f"{'✓ ok  ' if c['ok'] else '✗ FAIL'} {c['name']:<12} {c['found']}"
+        + (f"\n         remedy: {c['remedy']}" if not c["ok"] else "")
+        for c in found
+    ]
+    show(arguments, {"checks": found}, "\n".join(lines))
+    return 0 if all(c["ok"] for c in found) else 1
+
+
+def _info(arguments: argparse.Namespace) -> None:
+    from appliance import views
+
+    found = views.info(home())
+    show(arguments, found, "\n".join(f"{key:<14} {value}" for key, value in found.items()))

@@ -1,0 +1,1 @@
+"""What `corral bench` measures: one module a bench, each with `TEXT`, `add(parser)` and `measure(arguments)`."""

@@ -213,7 +213,7 @@ run_tests() {
     "$VENV/bin/mypy"
     "$VENV/bin/lint-imports"
     say "tests: fast tier"
-    "$VENV/bin/python" -m pytest -m "not slow and not real"
+    "$VENV/bin/python" -m pytest -n 2 -m "not slow and not real"
     say "tests: slow and real-part tiers"
     "$VENV/bin/python" -m pytest -m "slow or real"
 }

@@ -154,12 +154,14 @@ SIDE_HEADERS = ("x-openai-subagent", "x-codex-parent-thread-id", "x-claude-code-
 class Row:
     """One root-to-end path. `mask` is true where a sampled token is trained in this row; no token in two rows.
 
-    ids (T,) int32 · mask (T,) bool · behaviour_logprobs (T,) float32, 0 where mask is false.
+    ids (T,) int32 · mask (T,) bool · behaviour_logprobs (T,) float32, 0 where mask is false · calls (T,) int32: the
+    call that sampled each token, also where another row trains it; -1 for prompt tokens.
     """
 
     ids: TokenIds
     mask: NDArray[np.bool_]
     behaviour_logprobs: Logprobs
+    calls: NDArray[np.int32]
 
 
 def untrained(calls: Sequence[Call]) -> dict[int, str]:
@@ -206,5 +208,6 @@ def rows(samples: Sequence[Sample], trained: Sequence[bool]) -> list[Row]:
             mask[here] = True
             logprobs[here] = samples[node.call].logprobs[node.offset : node.offset + len(node.ids)]
         if mask.any():
-            found.append(Row(ids, mask, logprobs))
+            calls = np.concatenate([np.full(len(tree.nodes[n].ids), tree.nodes[n].call, np.int32) for n in way])
+            found.append(Row(ids, mask, logprobs, calls))
     return found

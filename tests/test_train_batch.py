@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -89,6 +90,12 @@ def test_what_is_behind_the_last_trained_token_and_rows_without_one_are_not_comp
     (p,) = pack([a_row([5, 6, 7, 8], [1]), a_row([1, 2, 3], [])], 100)
     assert list(p.ids) == [5, 6]
     assert pack([a_row([1, 2, 3], [])], 100) == []
+
+
+def test_a_term_knows_its_place_in_its_rollout() -> None:
+    late = replace(a_row([5, 6, 9], [2], rollout=1), times=np.array([0, 0, 4]))
+    (p,) = pack([a_row([5, 6, 7], [2]), late], 100)
+    assert dict(zip(p.rollouts.tolist(), p.times.tolist(), strict=True)) == {0: -1, 1: 4}
 
 
 @given(forests, st.integers(7, 30), st.randoms())

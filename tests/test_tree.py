@@ -40,6 +40,7 @@ def test_a_conversation_that_only_grows_is_one_row() -> None:
     assert list(row.ids) == [1, 2, 3, 4, 5, 6]
     assert list(row.mask) == [False, False, True, True, False, True]
     assert list(row.behaviour_logprobs) == [0, 0, -1, -2, 0, -1]
+    assert list(row.calls) == [-1, -1, 0, 0, -1, 1]
 
 
 def test_a_compacted_history_becomes_a_second_path() -> None:

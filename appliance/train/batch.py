@@ -10,7 +10,7 @@ Shapes: T tokens of a row · N tokens of a trie · M loss terms of a trie.
 from __future__ import annotations
 
 from collections.abc import Sequence as Many
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,8 @@ class Sequence:
     """One root-to-leaf row of a rollout. Each sampled token of a rollout is true in `mask` in exactly one row.
 
     ids (T,) int32 · mask (T,) bool · behaviour_logprobs (T,) float32, read where mask is true and nowhere else ·
-    advantage: the rollout's · rollout: its number, the same for all its rows.
+    advantage: the rollout's · rollout: its number, the same for all its rows · times (T,) int64, read where mask is
+    true: how many sampled tokens of the rollout came before; empty where nobody asks for the order.
     """
 
     ids: TokenIds
@@ -34,6 +35,7 @@ class Sequence:
     behaviour_logprobs: Logprobs
     advantage: float
     rollout: int
+    times: Index = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
     def __post_init__(self) -> None:
         if not len(self.ids) == len(self.mask) == len(self.behaviour_logprobs):
@@ -49,7 +51,7 @@ class Packed:
     ids (N,) int32 · positions (N,) int64, the depth · parents (N,) int64, -1 at a root · ends (N,) int64: the
     descendants of token k are k+1 … ends[k]-1 · targets (M,) int64: the trie token each term trains ·
     behaviour_logprobs (M,) float32 · advantages (M,) float32 · rollouts (M,) int64 · num_flat_tokens: what the same
-    rows cost without sharing.
+    rows cost without sharing · times (M,) int64: a term's place among its rollout's sampled tokens, -1 if not given.
 
     Two rollouts that sampled the same token after the same context are two terms with one target. Their advantages
     are never added: clipping is not linear.
@@ -64,6 +66,7 @@ class Packed:
     advantages: NDArray[np.float32]
     rollouts: Index
     num_flat_tokens: int
+    times: Index
 
     @property
     def num_tokens(self) -> int:
@@ -141,7 +144,13 @@ def split(sequences: Many[Sequence], count: int) -> list[list[Sequence]]:
 
 def _trimmed(row: Sequence) -> Sequence:
     end = int(np.flatnonzero(row.mask)[-1]) + 1
-    return replace(row, ids=row.ids[:end], mask=row.mask[:end], behaviour_logprobs=row.behaviour_logprobs[:end])
+    return replace(
+        row,
+        ids=row.ids[:end],
+        mask=row.mask[:end],
+        behaviour_logprobs=row.behaviour_logprobs[:end],
+        times=row.times[:end] if len(row.times) else np.full(end, -1, dtype=np.int64),
+    )
 
 
 def _order(row: Sequence) -> tuple[bytes, int, bytes, bytes, float]:
@@ -185,4 +194,5 @@ def _merge(rows: Many[Sequence], shared: Many[int]) -> Packed:
         advantages=np.repeat(np.array([row.advantage for row in rows], dtype=np.float32), counts),
         rollouts=np.repeat(np.array([row.rollout for row in rows], dtype=np.int64), counts),
         num_flat_tokens=sum(len(row.ids) for row in rows),
+        times=np.concatenate([row.times[row.mask] for row in rows]),
     )

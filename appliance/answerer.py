@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from appliance.errors import CaptureError
 from appliance.render import Renderer
@@ -46,6 +46,7 @@ class Sampling:
     """How to sample. The run's settings win over the harness's; `policy_version` None is the newest loaded.
 
     `first_rollout` is the run's first rollout id: seeds count from it, so that a record's history has no say.
+    `rendering`: `graft` keeps recorded ids of echoed turns, `template` renders every prompt as a stock server would.
     `max_tokens` bounds one answer, `context_length` prompt and answer together, both in tokens.
     """
 
@@ -55,6 +56,7 @@ class Sampling:
     seed: int = 0
     policy_version: int | None = None
     first_rollout: int = 0
+    rendering: Literal["graft", "template"] = "graft"
 
 
 class EngineAnswerer:
@@ -63,6 +65,7 @@ class EngineAnswerer:
     def __init__(self, engine: Engine, renderer: Renderer, sampling: Sampling) -> None:
         self.renderer: Renderer | None = renderer
         self.context_length: int | None = sampling.context_length
+        self.grafts = sampling.rendering == "graft"
         self._engine = engine
         self._parse = renderer.parse
         self._stop_ids = renderer.stop_ids

@@ -179,6 +179,7 @@ class CallLog:
             ended_at=row["ended_at"],
             delivered=bool(row["delivered"]),
             lineage=row["lineage"],
+            stop_reason=StopReason(row["stop_reason"]),
         )
 
 

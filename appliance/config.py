@@ -80,6 +80,9 @@ class RolloutSection(Section):
     max_calls: Positive = Field(8, description="model calls a rollout may make")
     max_tokens: Positive = Field(96, description="tokens one answer may have")
     temperature: float = Field(1.0, gt=0, description="sampling temperature; logprobs are recorded at it")
+    rendering: Literal["graft", "template"] = Field(
+        "graft", description="graft: echoed turns keep their sampled ids; template: every prompt is rendered anew"
+    )
     retries: int = Field(1, ge=0, description="times a rollout is tried again after a failure that is not the policy's")
     memory_mb: Positive = Field(1024, description="MiB of memory a sandbox may use")
     pids: Positive = Field(128, description="processes a sandbox may have")

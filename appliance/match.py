@@ -2,56 +2,95 @@
 
 Histories are compared in canonical form (`Message.canonical`), so an echoed turn is found again whatever
 the harness did to ids, reasoning, outer white space or the white space of arguments. Each prefix of a
-conversation has one running digest; looking one up costs the same however long it is.
+conversation has one running digest. A request that begins word for word as a recorded call did is digested
+only from there on, so that a call costs what is new in it and one comparison of what is old.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from appliance.types import Message, Request, Tool
 
 T = TypeVar("T")
+_RECENT = 16
+"""Recorded conversations a request is compared with word for word; all others are found by digest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place(Generic[T]):
+    """Where a request stands among the recorded calls.
+
+    `key` is equal for a retry, streamed or not; `history` for a request that says the same, whatever its settings.
+    `call` is the recorded call whose messages and answer are canonically the first `n` of the request's, or None.
+    """
+
+    key: bytes
+    history: bytes
+    call: T | None = None
+    n: int = 0
 
 
 class History(Generic[T]):
-    """The calls of one rollout by what they said: `add` one, then find the longest that a request continues."""
+    """The calls of one rollout by what they said: `look` where a request stands, `add` the call it became."""
 
     def __init__(self) -> None:
         self._calls: dict[bytes, T] = {}
+        self._recent: list[tuple[tuple[Tool, ...], tuple[Message, ...], bytes]] = []
 
-    def add(self, request: Request, answer: Message, call: T) -> None:
-        """Remember `call`: its messages and its answer. Of two calls that read alike, the later one counts."""
-        *_, key = _digests(request.tools, (*request.messages, answer))
-        self._calls[key] = call
-
-    def longest(self, request: Request) -> tuple[T, int] | None:
-        """(call, n): the call whose messages and answer are canonically the first n of the request's; or None.
+    def look(self, request: Request) -> Place[T]:
+        """The longest recorded call that `request` continues, and the digests of what it says.
 
         Only calls with the same tools count: tools stand at the head of the prompt.
         """
-        digests = list(_digests(request.tools, request.messages))
-        for n in range(len(digests), 0, -1):
-            call = self._calls.get(digests[n - 1])
+        start, digest = self._begins(request)
+        found = (self._calls[digest], start) if start else None
+        for n, message in enumerate(request.messages[start:], start + 1):
+            digest = _digest(digest, message.canonical())
+            call = self._calls.get(digest)
             if call is not None:
-                return call, n
-        return None
+                found = call, n
+        key = _digest(digest, (request.wire, request.max_tokens, request.settings))
+        return Place(key, digest, *(found or (None, 0)))
+
+    def add(self, request: Request, history: bytes, answer: Message, call: T) -> None:
+        """Remember `call`; `history` is its place's. Of two calls that read alike, the later one counts."""
+        digest = _digest(history, answer.canonical())
+        self._calls[digest] = call
+        self._recent.append((request.tools, (*request.messages, answer), digest))
+        del self._recent[:-_RECENT]
+
+    def _begins(self, request: Request) -> tuple[int, bytes]:
+        """(n, digest) of the longest recent conversation, n messages, that `request` begins with word for word.
+
+        The last message is the recorded answer, which comes back as an echo: it is compared in canonical form.
+        """
+        best: tuple[int, bytes] | None = None
+        for tools, messages, digest in reversed(self._recent):
+            n = len(messages)
+            if (best is None or n > best[0]) and tools == request.tools and _is_start(messages, request.messages):
+                best = n, digest
+        return best or (0, tools_digest(request.tools))
+
+
+def _is_start(known: Sequence[Message], messages: Sequence[Message]) -> bool:
+    n = len(known)
+    if n > len(messages) or known[:-1] != messages[: n - 1]:
+        return False
+    return known[-1].canonical() == messages[n - 1].canonical()
 
 
 def request_key(request: Request) -> bytes:
     """Digest under which a retry equals the request it repeats, streamed or not."""
-    *_, history = _digests(request.tools, request.messages)
-    return _digest(history, (request.wire, request.max_tokens, request.settings))
+    return History[None]().look(request).key
 
 
-def _digests(tools: Iterable[Tool], messages: Iterable[Message]) -> Iterator[bytes]:
-    """The running digest after each message."""
-    digest = _digest(b"", tuple((t.namespace, t.name, t.description, t.parameters, t.kind) for t in tools))
-    for message in messages:
-        digest = _digest(digest, message.canonical())
-        yield digest
+def tools_digest(tools: Iterable[Tool]) -> bytes:
+    """Digest of the offered tools, from which the digests of conversations run on."""
+    return _digest(b"", tuple((t.namespace, t.name, t.description, t.parameters, t.kind) for t in tools))
 
 
 def _digest(before: bytes, value: object) -> bytes:

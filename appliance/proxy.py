@@ -3,16 +3,16 @@
 A call runs in a task of its own, apart from the connection that asked for it, and is committed to the
 record before any byte of its answer is sent (I3). So it is recorded whole or not at all: a client that
 leaves early leaves a committed call marked undelivered; a rollout that is closed cancels what is in flight.
-A repeated request gets the recorded answer; two at once share one sample.
+A repeated request gets the recorded answer, also from a later proxy over the same record; two at once share
+one sample. The record is written by one thread, so that no call waits for another's disk.
 """
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol
@@ -20,60 +20,19 @@ from typing import Protocol
 import anyio
 import anyio.abc
 import numpy as np
+from anyio import to_thread
 
 from appliance.calllog import CallDraft
-from appliance.errors import ApplianceError, CaptureError, ModelError, RolloutError
-from appliance.match import History, request_key
-from appliance.types import Answer, Message, Request, Sample, StopReason, TokenIds, Tool
+from appliance.errors import ApplianceError, CaptureError, RolloutError, StoreError
+from appliance.session import Answerer, Limits, LiveCall, Prompter, Recorded, Session, Settled
+from appliance.types import Answer, Call, Request, Sample
 from appliance.web import WIRES, Pending, Refusal, WebLimits, build_app, loopback_socket, serving, unix_socket
-from appliance.wire.neutral import neutral_json
+from appliance.wire.neutral import from_neutral_json, neutral_json
+
+__all__ = ["Answerer", "Limits", "Prompter", "Proxy", "Session", "Settled"]
 
 SOCKET_NAME = "proxy.sock"
-# Headers by which harnesses tell sub-agents and side calls from the main one; kept on the record.
-_LINEAGE_HEADERS = (
-    "x-openai-subagent",
-    "x-codex-parent-thread-id",
-    "thread-id",
-    "x-codex-window-id",
-    "x-claude-code-agent-id",
-    "x-session-id",
-    "x-parent-session-id",
-)
 _CLOSE_S = 5.0
-
-
-class Prompter(Protocol):
-    """Messages to prompt ids: `render.Renderer`."""
-
-    def render(self, messages: Sequence[Message], tools: Sequence[Tool], generation: bool = True) -> TokenIds:
-        """Ids of a whole conversation."""
-        ...
-
-    def graft(
-        self, prompt_ids: TokenIds, sampled_ids: TokenIds, new_messages: Sequence[Message], tools: Sequence[Tool]
-    ) -> TokenIds:
-        """Recorded ids untouched, then the ids of what is new."""
-        ...
-
-
-class Answerer(Protocol):
-    """What answers calls: the policy (`answerer.EngineAnswerer`) or a teacher (no renderer, no ids)."""
-
-    @property
-    def renderer(self) -> Prompter | None:
-        """None for a teacher: its calls have text and no ids."""
-        ...
-
-    @property
-    def context_length(self) -> int | None:
-        """Tokens of prompt and answer together; None for a teacher."""
-        ...
-
-    async def answer(
-        self, session: Session, request: Request, prompt_ids: TokenIds | None
-    ) -> tuple[Answer, Sample | None]:
-        """The answer, and for the policy its sample; raises RolloutError."""
-        ...
 
 
 class Record(Protocol):
@@ -87,110 +46,13 @@ class Record(Protocol):
         """Note whether the harness got the answer."""
         ...
 
+    def calls(self, rollout_id: int) -> Sequence[Call]:
+        """The calls of the rollout's current attempt, in order."""
+        ...
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What one rollout may do. Calls and sampled tokens end it; more concurrent calls wait; replays stop loops."""
-
-    max_calls: int = 200
-    max_sampled_tokens: int = 200_000
-    max_concurrent: int = 8
-    max_replays: int = 50
-    max_body_bytes: int = 32 << 20
-    keep_alive_s: float = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class Settled:
-    """What a closed session saw. `error` is the first failure that was not the policy's; None when all went well.
-
-    `limit_reached`: a limit was met (calls, tokens, context, or the last answer's length), so a harness that
-    then ended with an error did so by the policy's doing.
-    """
-
-    error: RolloutError | None
-    num_calls: int
-    num_sampled_tokens: int
-    num_replays: int
-    limit_reached: bool
-
-
-@dataclass(eq=False, slots=True)
-class _Recorded:
-    """A committed call. `arrived`: some client got the whole answer. `delivered`: what the record says."""
-
-    call_id: int
-    sample: Sample | None
-    delivered: bool
-    arrived: bool = False
-
-
-@dataclass(eq=False, slots=True)
-class _Call(Pending):
-    """One call from the moment it is taken: what was asked, and what was recorded once it is done."""
-
-    key: bytes = b""
-    sequence: int = 0
-    request: Request | None = None
-    prompt_ids: TokenIds | None = None
-    lineage: str = ""
-    recorded: _Recorded | None = None
-
-
-@dataclass(eq=False)
-class Session:
-    """One open rollout. `calls` holds every call by its request's key, in flight or done."""
-
-    rollout_id: int
-    answerer: Answerer
-    limits: Limits
-    gate: anyio.Semaphore
-    history: History[_Recorded] = field(default_factory=History)
-    calls: dict[bytes, _Call] = field(default_factory=dict)
-    errors: dict[bytes, RolloutError] = field(default_factory=dict)
-    scopes: set[anyio.CancelScope] = field(default_factory=set)
-    idle: anyio.Event = field(default_factory=anyio.Event)
-    num_taken: int = 0
-    num_calls: int = 0
-    num_sampled_tokens: int = 0
-    num_replays: int = 0
-    limit_reached: bool = False
-    is_cut: bool = False
-
-    @property
-    def tokens_left(self) -> int:
-        """How many more tokens this rollout may sample."""
-        return max(0, self.limits.max_sampled_tokens - self.num_sampled_tokens)
-
-    def refuse_over_limit(self) -> None:
-        """Refusal once calls or tokens are used up. In words that no client takes for "compact and try again"."""
-        if self.num_taken >= self.limits.max_calls:
-            self.limit_reached = True
-            raise Refusal(400, f"this rollout has made its {self.limits.max_calls} calls", "rollout_budget")
-        if not self.tokens_left:
-            self.limit_reached = True
-            raise Refusal(400, "this rollout has sampled all that its budget allows", "rollout_budget")
-
-    def prompt_ids(self, request: Request) -> TokenIds | None:
-        """Grafted on the recorded call that `request` continues, else rendered; None for a teacher."""
-        renderer = self.answerer.renderer
-        if renderer is None:
-            return None
-        found = self.history.longest(request)
-        try:
-            if found is None or found[0].sample is None:
-                ids = renderer.render(request.messages, request.tools)
-            else:
-                sample, new = found[0].sample, request.messages[found[1] :]
-                ids = renderer.graft(sample.prompt_ids, sample.sampled_ids, new, request.tools)
-        except ModelError as e:
-            raise Refusal(400, e.message, "invalid_request") from e
-        limit = self.answerer.context_length
-        if limit is not None and len(ids) >= limit:
-            self.limit_reached = True
-            message = WIRES[request.wire].context_error(len(ids), limit)
-            raise Refusal(400, message, "context_length_exceeded")
-        return ids
+    def conversations(self, rollout_id: int) -> Sequence[bytes]:
+        """The neutral JSON of each of them."""
+        ...
 
 
 class Proxy:
@@ -213,6 +75,7 @@ class Proxy:
         self._sessions: dict[str, Session] = {}
         self._stack = AsyncExitStack()
         self._group: anyio.abc.TaskGroup | None = None
+        self._writer = anyio.CapacityLimiter(1)
 
     async def __aenter__(self) -> Proxy:
         sockets = [unix_socket(self.directory / SOCKET_NAME)]
@@ -240,11 +103,16 @@ class Proxy:
     # ------------------------------------------------------------------ sessions
 
     def open(self, rollout_id: int, token: str, answerer: Answerer | None = None) -> Session:
-        """From now on `token` names this rollout."""
+        """From now on `token` names this rollout. What its attempt has on the record already is known again."""
         chosen = answerer or self._answerer
         if chosen is None or token in self._sessions:
             raise ValueError("a session needs an answerer and a token of its own")
         session = Session(rollout_id, chosen, self._limits, anyio.Semaphore(self._limits.max_concurrent))
+        for call, text in zip(self._store.calls(rollout_id), self._store.conversations(rollout_id), strict=True):
+            try:
+                session.restore(call, from_neutral_json(text)[2])
+            except ValueError as e:
+                raise StoreError(f"call {call.id} on the record cannot be read: {e}") from e
         self._sessions[token] = session
         return session
 
@@ -257,9 +125,7 @@ class Proxy:
                 for scope in list(session.scopes):
                     scope.cancel()
                 await session.idle.wait()
-        error = next(iter(session.errors.values()), None)
-        limit_reached = session.limit_reached or session.is_cut
-        return Settled(error, session.num_calls, session.num_sampled_tokens, session.num_replays, limit_reached)
+        return session.settled
 
     # ------------------------------------------------------------------ the desk behind the routes
 
@@ -267,34 +133,29 @@ class Proxy:
         """Whether `token` names an open rollout."""
         return token in self._sessions
 
-    def take(self, token: str, request: Request, headers: Mapping[str, str]) -> Pending:
+    async def take(self, token: str, request: Request, headers: Mapping[str, str]) -> Pending:
         """Start the call, or find the one it repeats; raises Refusal."""
         session = self._sessions.get(token)
         if session is None or self._group is None:  # closed while the body was being read
             raise Refusal(401, "unknown session token", "invalid_api_key")
-        key = request_key(request)
-        call = session.calls.get(key)
+        place = session.history.look(request)
+        call = session.repeated(place, headers)
         if call is not None:
-            session.num_replays += 1
-            if session.num_replays > session.limits.max_replays:
-                session.limit_reached = True
-                raise Refusal(400, f"this rollout repeated a request {session.num_replays} times", "rollout_budget")
             return call
-        session.refuse_over_limit()
-        prompt_ids = session.prompt_ids(request)
-        sequence = session.num_taken
-        call = _Call(
-            f"{session.rollout_id}x{sequence}", key=key, sequence=sequence, request=request, prompt_ids=prompt_ids,
-            lineage=_lineage(headers),
-        )  # fmt: skip
-        session.num_taken += 1
-        session.calls[key] = call
+        call = session.admit(request, place, headers)
+        try:
+            call.prompt_ids = await session.prompt_ids(request, place)
+        except BaseException as error:
+            refusal = error if isinstance(error, Refusal) else Refusal(503, "the client left", "cancelled")
+            session.drop(call, refusal)
+            call.done.set()
+            raise
         self._group.start_soon(self._run, session, call)
         return call
 
     def note_delivery(self, pending: Pending, delivered: bool) -> None:
         """Keep the record's `delivered` right; once an answer arrived anywhere, it has been delivered."""
-        recorded = pending.recorded if isinstance(pending, _Call) else None
+        recorded = pending.recorded if isinstance(pending, LiveCall) else None
         if recorded is None:
             return
         recorded.arrived = recorded.arrived or delivered
@@ -306,10 +167,11 @@ class Proxy:
 
     # ------------------------------------------------------------------ one call
 
-    async def _run(self, session: Session, call: _Call) -> None:
+    async def _run(self, session: Session, call: LiveCall) -> None:
         """The call from dispatch to record, whatever becomes of the connections that wait for it."""
         scope = anyio.CancelScope()
         session.scopes.add(scope)
+        refusal = Refusal(503, "this rollout is over", "cancelled")
         try:
             with scope:
                 async with session.gate:
@@ -317,26 +179,32 @@ class Proxy:
         except (RolloutError, ApplianceError) as error:
             part = error if isinstance(error, RolloutError) else CaptureError("not_recorded", error.message)
             session.errors[call.key] = part
-            call.refusal = Refusal(503, f"{part.label}: {part.message}", "unavailable", retry_after_s=2)
+            refusal = Refusal(503, f"{part.label}: {part.message}", "unavailable", retry_after_s=2)
         finally:
             if call.recorded is None:
-                session.calls.pop(call.key, None)  # so that a retry is a new call
-                call.refusal = call.refusal or Refusal(503, "this rollout is over", "cancelled")
+                session.drop(call, refusal)
             call.done.set()
             session.scopes.discard(scope)
             if not session.scopes:
                 session.idle.set()
 
-    async def _answer(self, session: Session, call: _Call) -> None:
+    async def _answer(self, session: Session, call: LiveCall) -> None:
         assert call.request is not None
         started_at = time.time()
         answer, sample = await session.answerer.answer(session, call.request, call.prompt_ids)
         _check_whole(call, sample)
         answer = _with_ids(answer, call.call_id)
-        self._commit(session, call, answer, sample, started_at)
+        delivered = call.num_waiting > 0
+        with anyio.CancelScope(shield=True):  # from here on it is committed, whoever leaves or closes
+            call_id = await to_thread.run_sync(
+                self._commit, session.rollout_id, call, answer, sample, started_at, limiter=self._writer
+            )
+        session.note(call, answer, Recorded(call_id, sample, delivered, call.lineage))
+        if delivered and not call.num_waiting:
+            self.note_delivery(call, False)
 
-    def _commit(self, session: Session, call: _Call, answer: Answer, sample: Sample | None, started_at: float) -> None:
-        """Write the call; only then may anyone see its answer. No await in here, so it cannot be cut in half."""
+    def _commit(self, rollout_id: int, call: LiveCall, answer: Answer, sample: Sample | None, started_at: float) -> int:
+        """Write the call, in the record's own thread; only then may anyone see its answer."""
         request = call.request
         assert request is not None
         draft = CallDraft(
@@ -350,19 +218,12 @@ class Proxy:
             started_at=started_at,
             ended_at=time.time(),
             delivered=call.num_waiting > 0,
-            lineage=call.lineage,
+            lineage=call.lineage.text(),
         )
-        call_id = self._store.add_call(session.rollout_id, draft)
-        call.recorded = _Recorded(call_id, sample, draft.delivered)
-        call.answer = answer
-        session.history.add(request, answer.message, call.recorded)
-        session.num_calls += 1
-        session.is_cut = answer.stop_reason is StopReason.LENGTH
-        session.num_sampled_tokens += len(sample.sampled_ids) if sample is not None else 0
-        session.errors.pop(call.key, None)  # the harness's retry made good what had failed
+        return self._store.add_call(rollout_id, draft)
 
 
-def _check_whole(call: _Call, sample: Sample | None) -> None:
+def _check_whole(call: LiveCall, sample: Sample | None) -> None:
     """I2: what was fed is what was rendered, and the policy never answers without ids."""
     if call.prompt_ids is None:
         return
@@ -385,8 +246,3 @@ def _response_bytes(request: Request, answer: Answer, call_id: str) -> bytes:
         return bytes(wire.answer_json(request, answer, call_id))
     deltas = wire.stream_answer(request, answer, call_id)
     return b"".join([wire.stream_start(request, call_id), *deltas, wire.stream_end(request, answer, call_id)])
-
-
-def _lineage(headers: Mapping[str, str]) -> str:
-    found = {name: headers[name] for name in _LINEAGE_HEADERS if name in headers}
-    return json.dumps(found, separators=(",", ":")) if found else ""

@@ -42,6 +42,7 @@ class Sampler:
             context_length=config.engine.max_model_len,
             seed=config.seed,
             first_rollout=store.first_rollout(run_id),
+            rendering=config.rollout.rendering,
         )
         self.answerer = EngineAnswerer(self, renderer, sampling)
 

@@ -66,6 +66,7 @@ class ScriptedTeacher:
 
     renderer = None
     context_length = None
+    grafts = False
 
     def __init__(
         self,
@@ -117,6 +118,7 @@ class UpstreamTeacher:
 
     renderer = None
     context_length = None
+    grafts = False
 
     def __init__(self, upstream: Upstream) -> None:
         if upstream.api not in ("chat", "messages"):

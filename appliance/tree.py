@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.types import Call, Logprobs, Sample, TokenIds
+from appliance.types import Call, CallKind, Logprobs, Sample, TokenIds
 
 
 @dataclass(slots=True, eq=False)
@@ -179,6 +179,8 @@ def untrained(calls: Sequence[Call]) -> dict[int, str]:
             reasons[i] = "the harness never took the answer"
         elif any(header in call.lineage for header in SIDE_HEADERS):
             reasons[i] = "a sub-agent's call"
+        elif call.kind is not CallKind.MAIN:
+            reasons[i] = f"not the main agent's call ({call.kind})"
     return reasons
 
 

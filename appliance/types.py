@@ -70,6 +70,15 @@ class StopReason(StrEnum):
     LENGTH = "length"
 
 
+class CallKind(StrEnum):
+    """Who made a call. Only the main agent's calls are trained on."""
+
+    MAIN = "main"
+    SUB_AGENT = "sub-agent"
+    AUXILIARY = "auxiliary"
+    STRAY = "stray"
+
+
 # ------------------------------------------------------------------ what travels over a wire
 
 
@@ -201,6 +210,13 @@ class Call:
     ended_at: float
     delivered: bool = True
     lineage: str = ""
+    stop_reason: StopReason = StopReason.STOP
+
+    @property
+    def kind(self) -> CallKind:
+        """Who made it, by the lineage that the proxy wrote; the main agent where it wrote none."""
+        found = json.loads(self.lineage) if self.lineage else {}
+        return CallKind(found.get("kind", CallKind.MAIN))
 
 
 # ------------------------------------------------------------------ rollouts and tasks

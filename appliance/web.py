@@ -56,7 +56,7 @@ class Desk(Protocol):
         """Whether `token` names an open rollout."""
         ...
 
-    def take(self, token: str, request: Request, headers: Mapping[str, str]) -> Pending:
+    async def take(self, token: str, request: Request, headers: Mapping[str, str]) -> Pending:
         """Start the call, or find the one it repeats; raises Refusal."""
         ...
 
@@ -115,7 +115,7 @@ class _Pages:
                 request: Request = wire.parse_request(body)
             except ValueError as e:
                 raise Refusal(400, str(e), "invalid_request") from e
-            pending = self._desk.take(token, request, http.headers)
+            pending = await self._desk.take(token, request, http.headers)
         except Refusal as refusal:
             return _refused(wire, refusal)
         return _Delivery(self._desk, request, pending, self._limits.keep_alive_s)

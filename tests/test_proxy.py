@@ -17,9 +17,11 @@ import pytest
 from appliance.answerer import EngineAnswerer, Sampling
 from appliance.calllog import CallDraft
 from appliance.errors import EngineError, StoreError
+from appliance.lineage import from_text
 from appliance.proxy import Limits, Proxy
+from appliance.store import Store
 from appliance.teacher import ScriptedTeacher, Upstream, UpstreamTeacher
-from appliance.types import Sample, StopReason, TokenIds
+from appliance.types import Call, CallKind, Purpose, RolloutPlan, Sample, StopReason, TokenIds
 from appliance.wire.neutral import from_neutral_json
 from tests.tiny_tokenizer import renderer
 
@@ -103,6 +105,12 @@ class Record:
         self.drafts.append(draft)
         self.delivered[len(self.drafts)] = draft.delivered
         return len(self.drafts)
+
+    def calls(self, rollout_id: int) -> list[Call]:
+        return []
+
+    def conversations(self, rollout_id: int) -> list[bytes]:
+        return []
 
     def mark_delivered(self, call_id: int, delivered: bool) -> None:
         self.delivered[call_id] = delivered
@@ -495,3 +503,71 @@ async def test_a_teacher_that_is_not_there_fails_the_call_by_name(tmp_path: Path
                 await client.chat.completions.create(**chat_body())
             settled = await at.proxy.close("teach")
         assert settled.error is not None and settled.error.label == "capture:teacher"
+
+
+# ------------------------------------------------------------------ retries told by hints, restarts, lineage
+
+
+async def test_a_client_that_says_it_retries_gets_the_recorded_answer_though_its_settings_differ(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path, SAY_DONE, "again<|im_end|>") as at, at.http() as http:
+        path = "/s/tok/v1/chat/completions"
+        first = await http.post(path, json=chat_body(temperature=0.1), headers={"idempotency-key": "k1"})
+        for headers in ({"x-stainless-retry-count": "1"}, {"idempotency-key": "k1"}):
+            again = await http.post(path, json=chat_body(temperature=0.2), headers=headers)
+            assert again.json() == first.json()
+        other = await http.post(path, json=chat_body(temperature=0.2), headers={"idempotency-key": "k2"})
+        assert other.json()["choices"][0]["message"]["content"] == "again" and len(at.engine.fed) == 2
+
+
+async def test_a_later_proxy_over_the_same_record_repeats_and_continues(tmp_path: Path) -> None:
+    store = Store.open(tmp_path / "record.db")
+    store.create_run("r", "r", {}, 0, "test")
+    (rollout,) = store.plan([RolloutPlan("r", Purpose.SINGLE, 0, "h", "t", 0)])
+    store.begin(rollout.id, 0)
+    engine = Engine([SAY_LS, SAY_DONE])
+    answerer = EngineAnswerer(engine, renderer(), Sampling(max_tokens=256, context_length=4000))
+    replies = []
+    for life in range(2):
+        async with Proxy(store, tmp_path / "p", None, answerer, port=0) as proxy:
+            proxy.open(rollout.id, "tok")
+            url = f"http://127.0.0.1:{proxy.port}/s/tok/v1"
+            async with openai.AsyncOpenAI(base_url=url, api_key="x", max_retries=0) as client:
+                reply = await client.chat.completions.create(**chat_body(USER))
+                replies.append(reply.model_dump())
+                if life:
+                    said = reply.choices[0].message.model_dump(exclude_none=True)
+                    result = {"role": "tool", "tool_call_id": said["tool_calls"][0]["id"], "content": "a"}
+                    await client.chat.completions.create(**chat_body(USER, said, result))
+    first, second = store.calls(rollout.id)
+    store.close()
+    assert replies[0] == replies[1] and len(engine.fed) == 2
+    assert first.sample is not None and second.sample is not None
+    path = first.sample.prompt_ids.tolist() + first.sample.sampled_ids.tolist()
+    assert second.sample.prompt_ids.tolist()[: len(path)] == path and second.sequence == 1
+
+
+async def test_side_calls_and_strays_are_recorded_as_such(tmp_path: Path) -> None:
+    async with running(tmp_path, *[SAY_DONE] * 4) as at, at.http() as http:
+        path = "/s/tok/v1/chat/completions"
+        title = {"model": "m", "messages": [{"role": "user", "content": "Generate a short title for this."}]}
+        await http.post(path, json=title, headers={"user-agent": "pi/1"})
+        await http.post(path, json=chat_body(), headers={"user-agent": "pi/1"})
+        other = chat_body({"role": "user", "content": "something else entirely"})
+        await http.post(path, json=other, headers={"user-agent": "curl/8.1"})
+        helper = chat_body({"role": "user", "content": "help me with this"})
+        await http.post(path, json=helper, headers={"user-agent": "pi/1", "x-claude-code-agent-id": "a7"})
+        kinds = [from_text(d.lineage).kind for d in at.record.drafts]
+        assert kinds == [CallKind.AUXILIARY, CallKind.MAIN, CallKind.STRAY, CallKind.SUB_AGENT]
+        assert at.record.drafts[1].lineage == "" and from_text(at.record.drafts[3].lineage).agent == "a7"
+
+
+async def test_template_mode_renders_every_prompt_anew(tmp_path: Path) -> None:
+    async with running(tmp_path, SAY_LS, SAY_DONE, rendering="template") as at, at.client() as client:  # type: ignore[arg-type]
+        await two_turns(client)
+        first, second = at.engine.fed
+        n = len(first)
+        assert second[:n].tolist() == first.tolist()
+        assert second[n:][: len(spelled(SAY_LS))].tolist() != spelled(SAY_LS).tolist()
+        assert renderer().decode(second[n:]).startswith('<tool_call>\n{"name": "bash", "arguments": {"command": "ls')

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, Gemma3ForCausalLM, Gemma3TextConf
 from appliance.errors import ModelError
 from appliance.train import attention
 from appliance.train.batch import Packed, Sequence, pack
-from appliance.train.loss import LossSettings, clip_higher
+from appliance.train.loss import LossSettings, Terms, clip_higher
 from appliance.train.policy import Policy, base_fingerprint, check_base, load_policy, save_adapter
 from appliance.train.served import export_served
 
@@ -42,8 +42,8 @@ def flat_logprobs(policy: Policy, sequence: Sequence) -> Tensor:
 
 def loss(policy: Policy, logprobs: Tensor, behaviour: np.ndarray, advantages: np.ndarray) -> Tensor:
     old = logprobs.detach() - 0.1  # ratios off 1, some of them clipped
-    terms, _ = clip_higher(logprobs, old, torch.from_numpy(behaviour), torch.from_numpy(advantages), LossSettings())
-    return terms.sum()
+    terms = Terms(logprobs, old, torch.from_numpy(behaviour), torch.from_numpy(advantages))
+    return clip_higher(terms, LossSettings())[0].sum()
 
 
 def packed_gradient(policy: Policy, packs: list[Packed]) -> Tensor:

@@ -1,0 +1,12 @@
+import unittest
+
+from orders import moving_mean
+
+
+class Test(unittest.TestCase):
+    def test_one(self):
+        self.assertEqual(moving_mean(*[[1, 2, 3, 4, 5, 6]]), [2.5, 3.5, 4.5])
+
+
+if __name__ == '__main__':
+    unittest.main()

@@ -1,0 +1,12 @@
+import unittest
+
+from search import initials
+
+
+class Test(unittest.TestCase):
+    def test_one(self):
+        self.assertEqual(initials(*['ada bell']), 'A.B.')
+
+
+if __name__ == '__main__':
+    unittest.main()

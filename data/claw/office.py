@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from datetime import date, timedelta
+from itertools import pairwise
 
 from draw import FIRMS, PEOPLE, PRODUCTS, REGIONS, SERVICES, ClawTask, Draw, json_lines, table, want_csv, want_json
 
@@ -222,7 +223,7 @@ def schedule(draw: Draw) -> ClawTask:
             lines.append(f"{clock(start)}-{clock(end)} {draw.pick(('call', 'review', 'visit', 'lunch'))}")
         own.sort()
         busy += own
-        if any(b[0] < a[1] for a, b in zip(own, own[1:], strict=False)):
+        if any(b[0] < a[1] for a, b in pairwise(own)):
             clashes.append(person)
         files[f"diaries/{person}.txt"] = "\n".join(draw.shuffled(lines)) + "\n"
     slot = next(

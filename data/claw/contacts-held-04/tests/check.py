@@ -166,9 +166,10 @@ def limit():
 
 def run_calls(source, calls):
     """What the agent's functions return: [ok, value] a call, or None when the code does not run at all."""
-    child = subprocess.Popen(  # noqa: PLW1509 (this process has no threads)
+    child = subprocess.Popen(
         [sys.executable, "-I", "-S", "-B", "-c", CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL, preexec_fn=limit, start_new_session=True, cwd="/", env={},
+        stderr=subprocess.DEVNULL, preexec_fn=limit,  # noqa: PLW1509 (this process has no threads)
+        start_new_session=True, cwd="/", env={},
     )  # fmt: skip
     try:
         out, _ = child.communicate(json.dumps([source, calls]).encode(), CODE_S)

@@ -39,6 +39,9 @@ class ModelSection(Section):
     quantization: Literal["nf4", "none"] = Field(
         "nf4", description="how the trainer holds the base; the sampler serves the same values"
     )
+    dtype: Literal["auto", "float32", "bfloat16"] = Field(
+        "auto", description="what the trainer computes in; auto: float32 on a CPU, bfloat16 on a GPU"
+    )
     lora_rank: Literal[8, 16, 32, 64] = Field(32, description="rank of the adapter; a rank vLLM serves")
 
 
@@ -58,6 +61,8 @@ class EngineSection(Section):
 
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: cuda where an NVIDIA GPU is found")
     max_model_len: Positive = Field(2048, description="tokens of context a call may use, answer included")
+    replicas: Positive = Field(1, description="engines that share the calls; on GPUs each has its own")
+    sleep: bool = Field(False, description="the engine frees its GPU memory while the trainer works (one GPU for both)")
     kv_cache_gib: float = Field(1.0, gt=0, description="GiB of key/value cache")
     threads: Positive = Field(1, description="CPU threads of the sampler; harness processes need the other cores")
     startup_deadline_s: Positive = Field(240, description="seconds until the engine must answer")
@@ -122,6 +127,19 @@ class TrainSection(Section):
         3600, description="seconds after which a trainer that has not finished counts as hung"
     )
     row_tokens: Positive = Field(4096, description="tokens of packed tree computed at once")
+    checkpointing: bool = Field(
+        False, description="compute a layer's activations again for its gradient: a third more work, far less memory"
+    )
+    optimizer: Literal["auto", "adamw", "adamw8bit", "paged_adamw8bit"] = Field(
+        "auto",
+        description="auto: adamw on a CPU, adamw8bit on a GPU; paged: they move to the host when GPU memory is short",
+    )
+    ranks: int = Field(0, ge=0, description="processes that share a step's trees; 0: one a local GPU, one on a CPU")
+    ahead: Literal[0, 1] = Field(
+        0, description="steps that rollouts may be ahead of training: 1 overlaps both, each call one version staler"
+    )
+    keep_last: Positive = Field(2, description="newest versions whose optimiser state is kept to resume from")
+    keep_adapters: int = Field(0, ge=0, description="newest adapters kept besides the best and version 0; 0 keeps all")
     refills: int = Field(0, ge=0, description="rounds in which groups of equal rewards are replaced by new ones")
 
 

@@ -8,16 +8,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tiny_policy import forest, make_base, make_policy, row
+from tiny_policy import forest, make_base, make_policy, row, tiny_settings
 from torch import Tensor
-from transformers import AutoModelForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig, LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM
 
 from appliance.errors import ModelError
 from appliance.train import attention
+from appliance.train.bases import BaseSettings, check_base
 from appliance.train.batch import Packed, Sequence, pack
 from appliance.train.loss import LossSettings, Terms, clip_higher
-from appliance.train.policy import Policy, base_fingerprint, check_base, load_policy, save_adapter
+from appliance.train.policy import Policy, base_fingerprint, load_policy, save_adapter
 from appliance.train.served import export_served
+from appliance.train.spans import span_attention
 
 TEMPERATURE = 0.8
 
@@ -88,15 +90,27 @@ def test_I7_a_packed_forest_has_the_gradient_of_its_flat_rows_at_every_budget_an
         assert difference(packed_gradient(policy, packs[::-1]), flat) < 1e-5
 
 
-def test_our_tree_attention_is_the_dense_mask(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_our_tree_attention_is_the_dense_mask(base: Path) -> None:
     policy = make_policy(base)
     packs = pack(forest(), 4096)
-    whole = packed_gradient(policy, packs)
-    monkeypatch.setattr(attention, "RUN_TOKENS", 3)  # runs cut in pieces
-    pieces = packed_gradient(policy, packs)
+    spans = packed_gradient(policy, packs)
     use(policy, "sdpa")
     dense = packed_gradient(policy, packs)
-    assert difference(whole, dense) < 1e-5 and difference(pieces, dense) < 1e-5
+    assert difference(spans, dense) < 1e-5
+
+
+def test_runs_are_spans_wherever_they_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    (packed,) = pack(forest(), 4096)
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(1, heads, packed.num_tokens, 16, requires_grad=True) for heads in (4, 2, 2))
+    weight = torch.randn(1, packed.num_tokens, 4, 16)
+    plan = attention.TreePlan(packed)
+    wanted = torch.autograd.grad((span_attention(q, k, v, plan.spans, 0.25).transpose(1, 2) * weight).sum(), (q, k, v))
+    for longest in (256, 3):
+        monkeypatch.setattr(attention, "RUN_TOKENS", longest)
+        out = attention.run_attention(q, k, v, attention.runs(packed), attention.Scores(0.25))
+        for mine, theirs in zip(torch.autograd.grad((out * weight).sum(), (q, k, v)), wanted, strict=True):
+            assert difference(mine, theirs) < 1e-5
 
 
 def test_a_token_has_one_logprob_on_every_path_through_it(base: Path) -> None:
@@ -142,7 +156,7 @@ def test_nan_where_nothing_was_sampled_changes_nothing(base: Path) -> None:
 @pytest.mark.parametrize("quantization", ["none", "nf4"])
 def test_without_its_adapter_the_policy_is_its_base(base: Path, quantization: str) -> None:
     policy = make_policy(base, quantization)  # type: ignore[arg-type]
-    fresh = load_policy(base, quantization, 8, None, "cpu", seed=0)  # type: ignore[arg-type]
+    fresh = load_policy(base, tiny_settings(quantization))  # type: ignore[arg-type]
     (p,) = pack(forest(), 4096)
     with policy.adapter_off(), torch.no_grad():
         reference = policy.logprobs(p, 1.0)
@@ -152,10 +166,10 @@ def test_without_its_adapter_the_policy_is_its_base(base: Path, quantization: st
 
 
 def test_the_served_folder_has_the_values_of_the_nf4_base(base: Path, tmp_path: Path) -> None:
-    export_served(base, "nf4", tmp_path / "served")
+    export_served(base, BaseSettings("nf4"), tmp_path / "served")
     served = AutoModelForCausalLM.from_pretrained(tmp_path / "served", local_files_only=True).eval()
     assert {p.dtype for p in served.parameters()} == {torch.float32}
-    policy = load_policy(base, "nf4", 8, None, "cpu", seed=0)
+    policy = load_policy(base, tiny_settings("nf4"))
     chain = row([3, 9, 27, 81, 4, 16], range(1, 6))
     ids = torch.from_numpy(chain.ids.astype(np.int64))[None]
     ordinary = torch.log_softmax(served(input_ids=ids).logits[0], dim=-1)[range(5), chain.ids[1:]]
@@ -167,40 +181,23 @@ def test_the_served_folder_has_the_values_of_the_nf4_base(base: Path, tmp_path: 
 def test_an_adapter_comes_back_exactly_and_names_itself_by_its_weights(base: Path, tmp_path: Path) -> None:
     policy = make_policy(base)
     sha256 = save_adapter(policy, tmp_path / "v1")
-    again = load_policy(base, "none", 8, tmp_path / "v1", "cpu", seed=99)
+    again = load_policy(base, tiny_settings(seed=99), tmp_path / "v1")
     assert [torch.equal(a, b) for a, b in zip(policy.parameters(), again.parameters(), strict=True)] == [True] * 28
     assert save_adapter(again, tmp_path / "v1") == sha256  # replaces it
-    assert sorted(f.name for f in (tmp_path / "v1").iterdir()) == ["adapter_config.json", "adapter_model.safetensors"]
+    names = ["adapter_config.json", "adapter_model.safetensors", "origin.json"]
+    assert sorted(f.name for f in (tmp_path / "v1").iterdir()) == names
     config = json.loads((tmp_path / "v1" / "adapter_config.json").read_text())
     assert (config["r"], config["lora_alpha"], config["modules_to_save"]) == (8, 16, None)
     with pytest.raises(ModelError, match="rank 8, the run has 16"):
-        load_policy(base, "none", 16, tmp_path / "v1", "cpu", seed=0)
-
-
-def test_other_plain_families_agree_with_their_flat_rows_too(tmp_path: Path) -> None:
-    shape = dict(vocab_size=128, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4)
-    torch.manual_seed(1)
-    LlamaForCausalLM(LlamaConfig(**shape, initializer_range=0.2)).save_pretrained(tmp_path / "llama")
-    gemma = Gemma3TextConfig(
-        **shape, num_key_value_heads=2, head_dim=8, sliding_window=7, initializer_range=0.2,
-        layer_types=["sliding_attention", "full_attention"],
-    )  # fmt: skip
-    Gemma3ForCausalLM(gemma).save_pretrained(tmp_path / "gemma")
-    sequences = forest()
-    for family in ("llama", "gemma"):
-        policy = make_policy(tmp_path / family)
-        flat = flat_gradient(policy, sequences)
-        assert difference(packed_gradient(policy, pack(sequences, 90)), flat) < 1e-5
-        use(policy, "sdpa")
-        assert difference(packed_gradient(policy, pack(sequences, 90)), flat) < 1e-5
+        load_policy(base, tiny_settings(rank=16), tmp_path / "v1")
 
 
 def test_a_folder_that_cannot_be_trained_is_refused_with_the_reason(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"config\.json is missing"):
         check_base(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "mamba"}')
-    with pytest.raises(ModelError, match="'mamba' cannot be trained on trees"):
+    with pytest.raises(ModelError, match="'mamba' with linear_attention layers cannot be trained on trees"):
         check_base(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "qwen3"}')
     with pytest.raises(ModelError, match="cannot be loaded"):
-        load_policy(tmp_path, "none", 8, None, "cpu", seed=0)
+        load_policy(tmp_path, tiny_settings())

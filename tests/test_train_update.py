@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tiny_policy import forest, make_base, make_policy
+from tiny_policy import forest, make_base, make_policy, tiny_settings
 from torch import Tensor
 
 from appliance.errors import TrainingError
@@ -107,7 +107,7 @@ def test_killed_and_resumed_is_bit_for_bit_the_run_that_went_on(base: Path, tmp_
     save_optimizer(optimizer, tmp_path / "v1" / "optimizer.pt")
     learn(policy, forest(2), optimizer, SETTINGS)
 
-    resumed = load_policy(base, quantization, 8, tmp_path / "v1", "cpu", seed=0)  # type: ignore[arg-type]
+    resumed = load_policy(base, tiny_settings(quantization), tmp_path / "v1")  # type: ignore[arg-type]
     again = make_optimizer(resumed, 1e-3)
     load_optimizer(again, tmp_path / "v1" / "optimizer.pt")
     learn(resumed, forest(2), again, SETTINGS)

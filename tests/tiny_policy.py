@@ -8,8 +8,9 @@ import numpy as np
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
+from appliance.train.bases import BaseSettings, Quantization
 from appliance.train.batch import Sequence
-from appliance.train.policy import Policy, Quantization, load_policy
+from appliance.train.policy import Policy, PolicySettings, load_policy
 
 VOCABULARY = 128
 
@@ -36,9 +37,13 @@ def make_base(folder: Path, width: int = 64, layers: int = 2, vocabulary: int = 
     return folder
 
 
+def tiny_settings(quantization: Quantization = "none", rank: int = 8, seed: int = 3) -> PolicySettings:
+    return PolicySettings(BaseSettings(quantization), rank, "cpu", seed)
+
+
 def make_policy(base: Path, quantization: Quantization = "none", adapter: Path | None = None) -> Policy:
     """A fresh adapter is the identity and half of its gradient is zero: it is shaken so that tests see both halves."""
-    policy = load_policy(base, quantization, 8, adapter, "cpu", seed=3)
+    policy = load_policy(base, tiny_settings(quantization), adapter)
     if adapter is None:
         generator = torch.Generator().manual_seed(5)
         with torch.no_grad():

@@ -21,12 +21,13 @@ from appliance.config import RunConfig, from_record
 from appliance.errors import ModelError, StoreError, TrainingError
 from appliance.render import Renderer
 from appliance.store import Store
+from appliance.train.bases import check_tokenizer
 from appliance.train.batch import Sequence as TrainingRow
 from appliance.train.batch import pack
 from appliance.train.folders import new_folder
 from appliance.train.lessons import Lesson, renamed, validation_split
 from appliance.train.pocket import ROWS_A_STEP, Growth, Row, grow, mean_loss, new_model, save_model
-from appliance.train.policy import Policy, load_policy, save_adapter, set_threads
+from appliance.train.policy import Policy, load_policy, save_adapter, set_threads, settings_of
 from appliance.train.served import export_served
 from appliance.train.smollm2 import prepare_smollm2
 from appliance.train.vocabulary import CONTROL, pocket_tokenizer, save_tokenizer
@@ -56,8 +57,10 @@ def cold_start(home: Path, store: Store, run_id: str) -> None:
     else:
         _link(base, Path(config.model.path))
     device = config.engine.resolved_device
-    export_served(base, config.model.quantization, folder / "model" / "served", device)
-    policy = load_policy(base, config.model.quantization, config.model.lora_rank, None, device=device, seed=config.seed)
+    settings = settings_of(config)
+    export_served(base, settings.base, folder / "model" / "served", device)
+    check_tokenizer(base, folder / "model" / "served")
+    policy = load_policy(base, settings)
     if config.model.path != "pocket":
         learner.train_adapter(policy, Renderer.from_folder(base))
     path = folder / "adapters" / "v0"

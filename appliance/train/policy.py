@@ -12,44 +12,59 @@ import contextlib
 import hashlib
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict
+from safetensors import SafetensorError
 from safetensors.torch import save
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
-from transformers import AutoConfig, AutoModelForCausalLM, BitsAndBytesConfig
-from transformers.utils.logging import disable_progress_bar
 
+from appliance.config import RunConfig
 from appliance.errors import ModelError
-from appliance.train import attention
+from appliance.train import attention, flex
+from appliance.train.bases import BaseSettings, fingerprint, load_base
 from appliance.train.batch import Packed
 from appliance.train.folders import new_folder
-
-Quantization = Literal["nf4", "none"]
-
-PLAIN_ATTENTION = frozenset({"qwen2", "qwen3", "qwen3_moe", "llama", "gemma3_text"})
-"""Model types whose only mixing of tokens is softmax attention under the mask given to them."""
+from appliance.train.logits import Head, label_logprobs
 
 ADAPTED = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+ADAPTER_WEIGHTS, ADAPTER_CONFIG, ORIGIN = "adapter_model.safetensors", "adapter_config.json", "origin.json"
 LOGIT_FLOATS = 2**24
-"""Logits held at once while training (64 MiB in fp32); they are computed again for the gradient."""
+"""Logits held at once (64 MiB in fp32)."""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicySettings:
+    """base: how it is held · lora_rank: the adapter's, one that vLLM serves · device · seed: of a new adapter."""
+
+    base: BaseSettings = field(default_factory=BaseSettings)
+    lora_rank: int = 32
+    device: str = "cpu"
+    seed: int = 0
+
+
+def settings_of(config: RunConfig) -> PolicySettings:
+    """The run's policy."""
+    base = BaseSettings(config.model.quantization, config.model.dtype, config.train.checkpointing)
+    return PolicySettings(base, config.model.lora_rank, config.engine.resolved_device, config.seed)
 
 
 class Policy:
     """Base and adapter. `logprobs` is differentiable in `parameters()`, which are the adapter's and nothing else."""
 
-    def __init__(self, model: PeftModel, device: torch.device) -> None:
+    def __init__(self, model: PeftModel, device: torch.device, origin: str) -> None:
         self.model = model
         self.device = device
+        self.origin = origin
         self.logit_floats = LOGIT_FLOATS
         causal: Any = model.get_base_model()
         self._decoder: nn.Module = causal.model
         self._head: nn.Linear = causal.get_output_embeddings()
+        self._softcap: float | None = getattr(causal.config, "final_logit_softcapping", None)
         self.attention: str = causal.config._attn_implementation
         self._window = _sliding_window(causal.config)
 
@@ -58,20 +73,20 @@ class Policy:
         return [p for p in self.model.parameters() if p.requires_grad]
 
     def logprobs(self, packed: Packed, temperature: float) -> Tensor:
-        """(M,) float32: log softmax(logits / temperature) at each term's predecessor, read at its label.
+        """(M,) float32: log softmax(logits / temperature) at each term's predecessor, read at its label."""
+        return self.logprobs_of(self.hidden(packed), packed, temperature)
+
+    def logprobs_of(self, hidden: Tensor, packed: Packed, temperature: float) -> Tensor:
+        """As `logprobs`, from the trie's hidden states (N, D).
 
         Terms with one target share one computed logprob. Logits exist only at predecessors, a chunk at a time.
         """
-        hidden = self._hidden(packed)  # (N, D)
         targets, which = np.unique(packed.targets, return_inverse=True)
         rows = hidden[torch.from_numpy(packed.parents[targets]).to(self.device)]
         labels = torch.from_numpy(packed.ids[targets].astype(np.int64)).to(self.device)
-        size = max(1, self.logit_floats // self._head.out_features)
-        parts = [
-            checkpoint(self._label_logprobs, r, i, temperature, use_reentrant=False)
-            for r, i in zip(torch.split(rows, size), torch.split(labels, size), strict=True)
-        ]
-        return torch.cat(parts)[torch.from_numpy(which).to(self.device)]
+        chunk = max(1, self.logit_floats // self._head.out_features)
+        found = label_logprobs(rows, self._head.weight, labels, Head(temperature, self._softcap, chunk))
+        return found[torch.from_numpy(which).to(self.device)]
 
     @contextlib.contextmanager
     def adapter_off(self) -> Iterator[None]:
@@ -79,28 +94,37 @@ class Policy:
         with self.model.disable_adapter():
             yield
 
-    def _hidden(self, packed: Packed) -> Tensor:
-        positions = torch.from_numpy(packed.positions).to(self.device)[None]
-        ids = torch.from_numpy(packed.ids.astype(np.int64)).to(self.device)[None]
-        output = self._decoder(
-            input_ids=ids, position_ids=positions, use_cache=False, **self._visibility(packed, positions[0])
-        )
+    def hidden(self, packed: Packed) -> Tensor:
+        """(N, D) what the last layer says of each token of the trie, given its path."""
+        if self.attention == flex.NAME:
+            blocks = flex.TreeBlocks(packed, self.device)
+            inputs = (blocks.padded(packed.ids, self.device), blocks.padded(packed.positions, self.device))
+            return self._decoded(*inputs, {"tree_blocks": blocks})[: packed.num_tokens]
+        positions = torch.from_numpy(packed.positions).to(self.device)
+        ids = torch.from_numpy(packed.ids.astype(np.int64)).to(self.device)
+        if self.attention == attention.NAME:
+            return self._decoded(ids, positions, {"tree_plan": attention.TreePlan(packed)})
+        return self._decoded(ids, positions, {"attention_mask": self._dense_mask(packed, positions)})
+
+    def _decoded(self, ids: Tensor, positions: Tensor, visibility: dict[str, Any]) -> Tensor:
+        if "attention_mask" not in visibility:  # a mask that is there keeps the model from making one of its own
+            visibility = visibility | {"attention_mask": self._no_mask()}
+        output = self._decoder(input_ids=ids[None], position_ids=positions[None], use_cache=False, **visibility)
         hidden: Tensor = output.last_hidden_state[0]
         return hidden
 
-    def _visibility(self, packed: Packed, positions: Tensor) -> dict[str, Any]:
-        """How the model is told what each token sees: runs of the trie on a CPU, a dense mask elsewhere."""
-        if self.attention == attention.NAME:
-            return {"tree_runs": attention.runs(packed)}
+    def _no_mask(self) -> Any:
+        if self._window is None:
+            return None
+        return {"full_attention": None, "sliding_attention": None}
+
+    def _dense_mask(self, packed: Packed, positions: Tensor) -> Any:
+        """What each token sees as a plain matrix: for comparison, since it computes what it then hides."""
         visible = torch.from_numpy(packed.mask()).to(self.device)[None, None]  # (1, 1, N, N)
         if self._window is None:
-            return {"attention_mask": visible}
+            return visible
         near = positions[:, None] - positions[None, :] < self._window
-        return {"attention_mask": {"full_attention": visible, "sliding_attention": visible & near}}
-
-    def _label_logprobs(self, hidden: Tensor, labels: Tensor, temperature: float) -> Tensor:
-        logits = self._head(hidden).float() / temperature
-        return -F.cross_entropy(logits, labels, reduction="none")
+        return {"full_attention": visible, "sliding_attention": visible & near}
 
 
 def set_threads(count: int) -> None:
@@ -108,31 +132,43 @@ def set_threads(count: int) -> None:
     torch.set_num_threads(count)
 
 
-def load_policy(
-    base: Path, quantization: Quantization, lora_rank: int, adapter: Path | None, device: str, seed: int
-) -> Policy:
-    """Base from `base` with a new adapter drawn from `seed` (it starts as the identity), or with `adapter` resumed.
+def load_policy(base: Path, settings: PolicySettings, adapter: Path | None = None) -> Policy:
+    """Base from `base` with a new adapter drawn from the seed (it starts as the identity), or with `adapter` resumed.
 
-    LoRA (arXiv 2106.09685) of rank `lora_rank`, alpha = 2 · rank, no dropout, on every attention and MLP projection;
-    head and embeddings stay as they are, since vLLM serves no adapter on them. fp32 on a CPU, bf16 elsewhere with
-    fp32 adapters. ModelError names what is wrong with the folder or adapter.
+    LoRA (arXiv 2106.09685), alpha = 2 · rank, no dropout, on every attention and MLP projection that is a linear
+    layer; experts, head and embeddings stay as they are, since vLLM serves no adapter on them. fp32 adapters on any
+    base. ModelError names what is wrong with the folder or adapter.
     """
-    where = torch.device(device)
+    where = torch.device(settings.device)
+    if adapter is not None:
+        check_adapter(adapter, base, settings.lora_rank)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = load_base(base, quantization, where)
+        torch.manual_seed(settings.seed)
+        model = load_base(base, settings.base, where)
+        rank = settings.lora_rank
         config = LoraConfig(
-            r=lora_rank, lora_alpha=2 * lora_rank, lora_dropout=0.0, target_modules=ADAPTED, task_type="CAUSAL_LM"
+            r=rank, lora_alpha=2 * rank, lora_dropout=0.0, target_modules=_adapted(model), task_type="CAUSAL_LM"
         )
-        adapted: PeftModel
-        if adapter is None:
-            adapted = get_peft_model(model, config)
-        else:
-            _check_adapter(adapter, lora_rank)
-            adapted = PeftModel.from_pretrained(model, str(adapter), is_trainable=True)
+        adapted: Any = get_peft_model(model, config) if adapter is None else _resumed(model, adapter)
     # Never eval(): bitsandbytes repacks NF4 weights for inference on some CPUs, which has no backward. No dropout here.
     adapted.train()
-    return Policy(adapted, where)
+    return Policy(adapted, where, fingerprint(base))
+
+
+def _adapted(model: nn.Module) -> list[str]:
+    """The projections that this model has as linear layers: a mixture's experts are stacked parameters."""
+    present = {name.rpartition(".")[2] for name, m in model.named_modules() if isinstance(m, nn.Linear)}
+    return [name for name in ADAPTED if name in present]
+
+
+def _resumed(model: Any, adapter: Path) -> PeftModel:
+    try:
+        return PeftModel.from_pretrained(model, str(adapter), is_trainable=True)
+    except (OSError, RuntimeError, ValueError, KeyError, SafetensorError) as error:
+        raise ModelError(
+            f"{adapter}: the adapter does not fit the base or is cut short: {str(error).splitlines()[0]}",
+            "resume from an adapter this run has saved",
+        ) from error
 
 
 def save_adapter(policy: Policy, folder: Path) -> str:
@@ -143,8 +179,9 @@ def save_adapter(policy: Policy, folder: Path) -> str:
     config["target_modules"] = sorted(config["target_modules"])
     config["inference_mode"] = True
     with new_folder(folder) as temporary:
-        (temporary / "adapter_model.safetensors").write_bytes(weights)
-        (temporary / "adapter_config.json").write_text(json.dumps(config, indent=1, sort_keys=True, default=str))
+        (temporary / ADAPTER_WEIGHTS).write_bytes(weights)
+        (temporary / ADAPTER_CONFIG).write_text(json.dumps(config, indent=1, sort_keys=True, default=str))
+        (temporary / ORIGIN).write_text(json.dumps({"base": policy.origin}))
     return hashlib.sha256(weights).hexdigest()
 
 
@@ -168,59 +205,19 @@ def _quantization_constants(parameter: nn.Parameter) -> list[Tensor]:
     return [values[name] for name in sorted(values)]
 
 
-def load_base(base: Path, quantization: Quantization, device: torch.device) -> Any:
-    """The model itself. Double-quantised NF4 (QLoRA, arXiv 2305.14314) leaves head and embeddings unquantised."""
-    check_base(base)
-    dtype = compute_dtype(device)
-    attention.register()
-    disable_progress_bar()  # type: ignore[no-untyped-call]  # a log keeps lines, not bars
-    nf4 = BitsAndBytesConfig(  # type: ignore[no-untyped-call]
-        load_in_4bit=True,
-        bnb_4bit_quant_type="nf4",
-        bnb_4bit_use_double_quant=True,
-        bnb_4bit_compute_dtype=dtype,
-    )
+def check_adapter(adapter: Path, base: Path, lora_rank: int) -> None:
+    """ModelError unless `adapter` is a whole adapter of this rank, made on this base."""
     try:
-        return AutoModelForCausalLM.from_pretrained(
-            base,
-            local_files_only=True,
-            dtype=dtype,
-            attn_implementation=attention.NAME if device.type == "cpu" else "sdpa",
-            device_map={"": device},
-            quantization_config=nf4 if quantization == "nf4" else None,
-        )
-    except (OSError, ValueError, KeyError) as error:
-        raise ModelError(f"{base}: the model cannot be loaded: {error}", "check that the folder is complete") from error
-
-
-def compute_dtype(device: torch.device) -> torch.dtype:
-    """fp32 on a CPU, where it is the fastest and agrees with the sampler; bf16 elsewhere."""
-    return torch.float32 if device.type == "cpu" else torch.bfloat16
-
-
-def check_base(base: Path) -> None:
-    """ModelError unless `base` is a folder whose model mixes tokens by plain attention only."""
-    if not (base / "config.json").is_file():
-        raise ModelError(f"{base}: no model here (config.json is missing)", "name a local Hugging Face model folder")
-    try:
-        model_type = str(AutoConfig.from_pretrained(base, local_files_only=True).model_type)
-    except (OSError, ValueError, KeyError) as error:
-        raise ModelError(f"{base}/config.json: {error}", "name a model that transformers knows") from error
-    if model_type not in PLAIN_ATTENTION:
-        raise ModelError(
-            f"{base}: model type {model_type!r} cannot be trained on trees: a tree mask is right for plain softmax "
-            "attention only, not for recurrent, linear or soft-capped attention",
-            f"use one of {', '.join(sorted(PLAIN_ATTENTION))}",
-        )
-
-
-def _check_adapter(adapter: Path, lora_rank: int) -> None:
-    try:
-        rank = json.loads((adapter / "adapter_config.json").read_text())["r"]
+        rank = json.loads((adapter / ADAPTER_CONFIG).read_text())["r"]
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(f"{adapter}: not an adapter: {error}", "resume from an adapter this run has saved") from error
     if rank != lora_rank:
         raise ModelError(f"{adapter}: rank {rank}, the run has {lora_rank}", f"set model.lora_rank to {rank}")
+    origin = adapter / ORIGIN  # an adapter from elsewhere has none; its shapes are then all that can be checked
+    if origin.is_file() and json.loads(origin.read_text())["base"] != fingerprint(base):
+        raise ModelError(
+            f"{adapter}: made on another base than {base}", "name the base it was trained on in model.path"
+        )
 
 
 def _sliding_window(config: Any) -> int | None:

@@ -72,7 +72,8 @@ class Trainer:
     """The policy and its optimiser, as the last version of the run left them."""
 
     def __init__(self, home: Path, store: Store, run_id: str) -> None:
-        from appliance.train.policy import load_policy, set_threads
+        from appliance.train.bases import check_tokenizer
+        from appliance.train.policy import load_policy, set_threads, settings_of
         from appliance.train.update import load_optimizer, make_optimizer
 
         set_threads(os.cpu_count() or 1)
@@ -80,15 +81,10 @@ class Trainer:
         self.config = config = from_record(store.run(run_id).config)
         self.folder = home / "runs" / run_id
         version, adapter, _ = store.versions(run_id)[-1]
-        self.policy = load_policy(
-            self.folder / "model" / "base",
-            config.model.quantization,
-            config.model.lora_rank,
-            adapter,
-            device=config.engine.resolved_device,
-            seed=config.seed,
-        )
-        self.optimizer = make_optimizer(self.policy, config.train.learning_rate)
+        base = self.folder / "model" / "base"
+        check_tokenizer(base, self.folder / "model" / "served")
+        self.policy = load_policy(base, settings_of(config), adapter)
+        self.optimizer = make_optimizer(self.policy, config.train.learning_rate, config.train.optimizer)
         if (adapter / OPTIMIZER).exists():  # a cold start's version has none
             load_optimizer(self.optimizer, adapter / OPTIMIZER)
         store.log("info", "trainer", f"ready with version {version}", run_id)

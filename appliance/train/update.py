@@ -87,15 +87,17 @@ class Frozen:
     shares: Tensor | None = None
 
 
-def make_optimizer(policy: Policy, learning_rate: float) -> Optimizer:
-    """AdamW without weight decay over the adapter: torch's in fp32 on a CPU, bitsandbytes' 8-bit one elsewhere."""
-    if policy.device.type == "cpu":
+def make_optimizer(policy: Policy, learning_rate: float, kind: str = "auto") -> Optimizer:
+    """AdamW without weight decay over the adapter, as train.optimizer says.
+
+    `adamw` is torch's in fp32 (auto on a CPU); `adamw8bit` (auto elsewhere) and `paged_adamw8bit` are bitsandbytes'.
+    """
+    if kind == "adamw" or (kind == "auto" and policy.device.type == "cpu"):
         return torch.optim.AdamW(policy.parameters(), lr=learning_rate, weight_decay=0.0)
     import bitsandbytes as bnb
 
-    optimizer: Optimizer = bnb.optim.AdamW8bit(  # type: ignore[attr-defined,no-untyped-call]
-        policy.parameters(), lr=learning_rate, weight_decay=0.0
-    )
+    made = bnb.optim.PagedAdamW8bit if kind == "paged_adamw8bit" else bnb.optim.AdamW8bit  # type: ignore[attr-defined]
+    optimizer: Optimizer = made(policy.parameters(), lr=learning_rate, weight_decay=0.0)
     return optimizer
 
 

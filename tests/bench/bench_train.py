@@ -17,8 +17,9 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[n]) for n in (1, 2)]
 
 from tiny_policy import make_base, row  # noqa: E402
 
+from appliance.train.bases import BaseSettings  # noqa: E402
 from appliance.train.batch import Sequence, pack  # noqa: E402
-from appliance.train.policy import load_policy, set_threads  # noqa: E402
+from appliance.train.policy import PolicySettings, load_policy, set_threads  # noqa: E402
 from appliance.train.update import UpdateSettings, make_optimizer, update  # noqa: E402
 
 VOCABULARY = 2048
@@ -51,7 +52,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         base = make_base(Path(folder) / "base", options.width, options.layers, VOCABULARY)
         set_threads(options.threads)
-        policy = load_policy(base, options.quantization, 32, None, "cpu", 0)
+        policy = load_policy(base, PolicySettings(BaseSettings(options.quantization)))
     print(f"{sum(p.numel() for p in policy.model.get_base_model().parameters()) / 1e6:.1f} M stored numbers")
     optimizer = make_optimizer(policy, 1e-4)
     sequences = batch()

@@ -153,6 +153,16 @@ class Proxy:
         self._group.start_soon(self._run, session, call)
         return call
 
+    def count(self, token: str, request: Request) -> int:
+        """Tokens of `request` as a whole prompt; Refusal for a teacher, which has none."""
+        renderer = self._sessions[token].answerer.renderer if token in self._sessions else None
+        try:
+            if renderer is None:
+                raise Refusal(404, "only a policy's tokens can be counted", "not_found")
+            return len(renderer.render(request.messages, request.tools))
+        except ModelError as e:
+            raise Refusal(400, e.message, "invalid_request") from e
+
     def note_delivery(self, pending: Pending, delivered: bool) -> None:
         """Keep the record's `delivered` right; once an answer arrived anywhere, it has been delivered."""
         recorded = pending.recorded if isinstance(pending, LiveCall) else None

@@ -149,7 +149,7 @@ class Request:
     """One model request, wire-neutral. `raw` is the body as received, never edited.
 
     `settings` is canonical JSON of the body's other fields that could change an answer (a retry has
-    the same); `include_usage` is Chat's stream option.
+    the same); `include_usage` is Chat's stream option; `is_array` is Gemini's stream without `alt=sse`.
     """
 
     wire: str
@@ -161,6 +161,7 @@ class Request:
     raw: bytes = b""
     settings: str = ""
     include_usage: bool = False
+    is_array: bool = False
 
 
 @dataclass(frozen=True, slots=True)

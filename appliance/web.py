@@ -7,9 +7,10 @@ the desk behind says that it is committed. A client that leaves is noticed and t
 from __future__ import annotations
 
 import socket
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Protocol
@@ -24,9 +25,10 @@ from starlette.types import Receive, Scope, Send
 
 from appliance.errors import HostError
 from appliance.types import Answer, Request
-from appliance.wire import chat, responses
+from appliance.wire import chat, gemini, messages, models, responses
 
-WIRES: dict[str, ModuleType] = {"chat": chat, "responses": responses}
+WIRES: dict[str, ModuleType] = {"chat": chat, "responses": responses, "messages": messages, "gemini": gemini}
+_Parse = Callable[[bytes], Request]
 _JSON = {"content-type": "application/json"}
 
 
@@ -60,6 +62,10 @@ class Desk(Protocol):
         """Start the call, or find the one it repeats; raises Refusal."""
         ...
 
+    def count(self, token: str, request: Request) -> int:
+        """Tokens of the prompt that `request` makes; raises Refusal."""
+        ...
+
     def note_delivery(self, pending: Pending, delivered: bool) -> None:
         """Told once a connection: whether the whole answer was handed to a client that was still there."""
         ...
@@ -77,11 +83,14 @@ def build_app(desk: Desk, limits: WebLimits) -> Starlette:
     """Every path a harness is known to ask for, with the rollout's token in the path or as API key."""
     pages = _Pages(desk, limits)
     routes: list[Route] = []
-    for prefix in ("/s/{token}/v1", "/s/{token}", "/v1"):
+    for prefix in ("/s/{token}/v1", "/s/{token}/v1beta", "/s/{token}", "/v1", "/v1beta"):
         routes += [
             Route(f"{prefix}/chat/completions", pages.chat, methods=["POST"]),
             Route(f"{prefix}/responses", pages.responses, methods=["POST"]),
             Route(f"{prefix}/responses", pages.no_websocket, methods=["GET"]),
+            Route(f"{prefix}/messages", pages.messages, methods=["POST"]),
+            Route(f"{prefix}/messages/count_tokens", pages.count_messages, methods=["POST"]),
+            Route(f"{prefix}/{{name:path}}:{{verb}}", pages.gemini, methods=["POST"]),
             Route(f"{prefix}/models", pages.models, methods=["GET"]),
             Route(f"{prefix}/models/{{model:path}}", pages.model, methods=["GET"]),
         ]
@@ -89,7 +98,7 @@ def build_app(desk: Desk, limits: WebLimits) -> Starlette:
         Route("/s/{token}/api/v1/models", pages.models, methods=["GET"]),
         Route("/s/{token}/api/hello", pages.hello, methods=["GET"]),
         Route("/s/{token}", pages.hello, methods=["GET"]),
-        Route("/s/{token}/{rest:path}", pages.nothing, methods=["GET", "POST", "PUT", "DELETE"]),
+        Route("/s/{token}/{rest:path}", pages.nothing, methods=["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]),
     ]
     return Starlette(routes=routes)
 
@@ -101,37 +110,64 @@ class _Pages:
         self._desk, self._limits = desk, limits
 
     async def chat(self, http: HttpRequest) -> Response:
-        return await self._call(http, "chat")
+        return await self._call(http, chat, chat.parse_request)
 
     async def responses(self, http: HttpRequest) -> Response:
-        return await self._call(http, "responses")
+        return await self._call(http, responses, responses.parse_request)
 
-    async def _call(self, http: HttpRequest, wire_name: str) -> Response:
-        wire = WIRES[wire_name]
+    async def messages(self, http: HttpRequest) -> Response:
+        return await self._call(http, messages, messages.parse_request)
+
+    async def count_messages(self, http: HttpRequest) -> Response:
+        return await self._count(http, messages, messages.parse_request)
+
+    async def gemini(self, http: HttpRequest) -> Response:
+        """`models/NAME:VERB`; the model's name is recorded, the verb says what is asked."""
+        model, verb = str(http.path_params["name"]).rpartition("models/")[2], http.path_params["verb"]
+        if verb == "countTokens":
+            return await self._count(http, gemini, partial(gemini.parse_count, model=model))
+        if verb not in ("generateContent", "streamGenerateContent"):
+            return await self.nothing(http)
+        stream = verb == "streamGenerateContent"
+        is_array = stream and http.query_params.get("alt") != "sse"
+        parse = partial(gemini.parse_request, model=model, stream=stream, is_array=is_array)
+        return await self._call(http, gemini, parse)
+
+    async def _call(self, http: HttpRequest, wire: ModuleType, parse: _Parse) -> Response:
         try:
-            token = self._token(http)
-            body = await _body(http, self._limits.max_body_bytes)
-            try:
-                request: Request = wire.parse_request(body)
-            except ValueError as e:
-                raise Refusal(400, str(e), "invalid_request") from e
+            token, request = await self._request(http, parse)
             pending = await self._desk.take(token, request, http.headers)
         except Refusal as refusal:
             return _refused(wire, refusal)
         return _Delivery(self._desk, request, pending, self._limits.keep_alive_s)
 
+    async def _count(self, http: HttpRequest, wire: ModuleType, parse: _Parse) -> Response:
+        """How many tokens the request's prompt has; never a turn."""
+        try:
+            token, request = await self._request(http, parse)
+            return Response(wire.count_json(self._desk.count(token, request)), headers=_JSON)
+        except Refusal as refusal:
+            return _refused(wire, refusal)
+
+    async def _request(self, http: HttpRequest, parse: _Parse) -> tuple[str, Request]:
+        token = self._token(http)
+        body = await _body(http, self._limits.max_body_bytes)
+        try:
+            return token, parse(body)
+        except ValueError as e:
+            raise Refusal(400, str(e), "invalid_request") from e
+
     def _token(self, http: HttpRequest) -> str:
-        key = http.headers.get("authorization", "").removeprefix("Bearer ").strip()
-        token = str(http.path_params.get("token", key))
+        token = str(http.path_params.get("token") or _key(http))
         if not self._desk.knows(token):
             raise Refusal(401, "unknown session token", "invalid_api_key")
         return token
 
     async def models(self, http: HttpRequest) -> Response:
-        return self._quick(http, {"object": "list", "data": [_model("corral")]})
+        return self._quick(http, models.LISTED[_api(http)]("corral"))
 
     async def model(self, http: HttpRequest) -> Response:
-        return self._quick(http, _model(str(http.path_params["model"])))
+        return self._quick(http, models.ONE[_api(http)](str(http.path_params["model"])))
 
     async def hello(self, http: HttpRequest) -> Response:
         return self._quick(http, {"status": "ok"})
@@ -142,19 +178,32 @@ class _Pages:
 
     async def nothing(self, http: HttpRequest) -> Response:
         message = f"no such path: {http.method} {http.url.path.rpartition('/')[2]}"
-        error = {"message": message, "type": "invalid_request_error", "param": None, "code": "not_found"}
-        return self._quick(http, {"error": error}, 404)
+        try:
+            self._token(http)
+        except Refusal as refusal:
+            return _refused(WIRES[_api(http)], refusal)
+        return _refused(WIRES[_api(http)], Refusal(404, message, "not_found"))
 
     def _quick(self, http: HttpRequest, value: object, status: int = 200) -> Response:
         try:
             self._token(http)
         except Refusal as refusal:
-            return _refused(chat, refusal)
+            return _refused(WIRES[_api(http)], refusal)
         return JSONResponse(value, status)
 
 
-def _model(name: str) -> dict[str, object]:
-    return {"id": name, "object": "model", "created": 0, "owned_by": "corral"}
+def _key(http: HttpRequest) -> str:
+    """The API key, where each of the clients puts it."""
+    bearer = http.headers.get("authorization", "").removeprefix("Bearer ").strip()
+    named = (http.headers.get(name, "") for name in ("x-api-key", "x-goog-api-key"))
+    return bearer or next((key for key in named if key), http.query_params.get("key", ""))
+
+
+def _api(http: HttpRequest) -> str:
+    """Whose client asks, for the paths that several APIs share: chat, messages or gemini."""
+    if "x-goog-api-key" in http.headers or "key" in http.query_params or "/v1beta" in http.url.path:
+        return "gemini"
+    return "messages" if "anthropic-version" in http.headers or "x-api-key" in http.headers else "chat"
 
 
 def _refused(wire: ModuleType, refusal: Refusal) -> Response:
@@ -216,7 +265,8 @@ class _Delivery(Response):
 
     async def _stream(self, send: Send) -> None:
         request, pending, wire = self._request, self._pending, self._wire
-        headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
+        kind = b"application/json" if request.is_array else b"text/event-stream; charset=utf-8"
+        headers = [(b"content-type", kind), (b"cache-control", b"no-cache")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send(_part(wire.stream_start(request, pending.call_id)))
         num_keep_alives = 0

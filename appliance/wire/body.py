@@ -14,6 +14,8 @@ JsonObject = dict[str, object]
 
 # How a custom (free text) tool is shown to the model: a function of one string.
 CUSTOM_SCHEMA = '{"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}'
+# Anthropic's documented way to hand on arguments that are not a JSON object; read back so that the echo is found.
+INVALID_JSON = "INVALID_JSON"
 _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _MAX_DEPTH = 200
@@ -157,6 +159,25 @@ def settings_text(body: Mapping[str, object], ignored: frozenset[str]) -> str:
     """Canonical JSON of the fields of `body` not in `ignored`: what makes two requests with equal messages differ."""
     rest = {key: value for key, value in body.items() if key not in ignored and value is not None}
     return json.dumps(rest, sort_keys=True, separators=(",", ":"))
+
+
+def object_text(value: object, place: str) -> str:
+    """Tool arguments of a wire that carries them parsed, as text; undoes `argument_object`."""
+    if isinstance(value, dict) and len(value) == 1 and isinstance(value.get(INVALID_JSON), str):
+        return str(value[INVALID_JSON])
+    return argument_text(value, place)
+
+
+def argument_object(arguments: str) -> JsonObject:
+    """Tool arguments as the object that some wires carry; what the model got wrong is kept under `INVALID_JSON`."""
+    try:
+        value = json.loads(arguments or "{}")
+        if isinstance(value, dict) and not depth_exceeds(value, _MAX_DEPTH):
+            json.dumps(value, allow_nan=False)  # NaN and infinities are not JSON, though Python reads them
+            return value
+    except (ValueError, RecursionError):
+        pass
+    return {INVALID_JSON: arguments}
 
 
 def compact(value: object) -> bytes:

@@ -153,15 +153,12 @@ class Proxy:
         self._group.start_soon(self._run, session, call)
         return call
 
-    def count(self, token: str, request: Request) -> int:
-        """Tokens of `request` as a whole prompt; Refusal for a teacher, which has none."""
-        renderer = self._sessions[token].answerer.renderer if token in self._sessions else None
-        try:
-            if renderer is None:
-                raise Refusal(404, "only a policy's tokens can be counted", "not_found")
-            return len(renderer.render(request.messages, request.tools))
-        except ModelError as e:
-            raise Refusal(400, e.message, "invalid_request") from e
+    async def count(self, token: str, request: Request) -> int:
+        """Tokens of the prompt that `request` would be fed; raises Refusal."""
+        session = self._sessions.get(token)
+        if session is None:
+            raise Refusal(401, "unknown session token", "invalid_api_key")
+        return await session.count(request)
 
     def note_delivery(self, pending: Pending, delivered: bool) -> None:
         """Keep the record's `delivered` right; once an answer arrived anywhere, it has been delivered."""

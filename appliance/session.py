@@ -188,6 +188,23 @@ class Session:
         call.refusal = call.refusal or refusal
 
     async def prompt_ids(self, request: Request, place: Place[Recorded]) -> TokenIds | None:
+        """What the engine is fed; None for a teacher. Refusal when it does not fit the context."""
+        ids = await self._encoded(request, place)
+        limit = self.answerer.context_length
+        if ids is not None and limit is not None and len(ids) >= limit:
+            self.limit_reached = True
+            message = WIRES[request.wire].context_error(len(ids), limit)
+            raise Refusal(400, message, "context_length_exceeded")
+        return ids
+
+    async def count(self, request: Request) -> int:
+        """Tokens of the prompt that `request` would be fed, however many; Refusal for a teacher, which has none."""
+        ids = await self._encoded(request, self.history.look(request))
+        if ids is None:
+            raise Refusal(404, "only a policy's tokens can be counted", "not_found")
+        return len(ids)
+
+    async def _encoded(self, request: Request, place: Place[Recorded]) -> TokenIds | None:
         """Grafted on the recorded call that `request` continues, else rendered; None for a teacher."""
         renderer = self.answerer.renderer
         if renderer is None:
@@ -196,19 +213,12 @@ class Session:
         try:
             if sample is not None:
                 new = request.messages[place.n :]
-                ids = renderer.graft(sample.prompt_ids, sample.sampled_ids, new, request.tools)
-            elif len(request.raw) < _THREAD_BYTES:
-                ids = renderer.render(request.messages, request.tools)
-            else:
-                ids = await to_thread.run_sync(renderer.render, request.messages, request.tools)
+                return renderer.graft(sample.prompt_ids, sample.sampled_ids, new, request.tools)
+            if len(request.raw) < _THREAD_BYTES:
+                return renderer.render(request.messages, request.tools)
+            return await to_thread.run_sync(renderer.render, request.messages, request.tools)
         except ModelError as e:
             raise Refusal(400, e.message, "invalid_request") from e
-        limit = self.answerer.context_length
-        if limit is not None and len(ids) >= limit:
-            self.limit_reached = True
-            message = WIRES[request.wire].context_error(len(ids), limit)
-            raise Refusal(400, message, "context_length_exceeded")
-        return ids
 
     def note(self, call: LiveCall, answer: Answer, recorded: Recorded) -> None:
         """The call is on the record: from now on its answer may be seen, continued and repeated."""

@@ -62,7 +62,7 @@ class Desk(Protocol):
         """Start the call, or find the one it repeats; raises Refusal."""
         ...
 
-    def count(self, token: str, request: Request) -> int:
+    async def count(self, token: str, request: Request) -> int:
         """Tokens of the prompt that `request` makes; raises Refusal."""
         ...
 
@@ -145,7 +145,7 @@ class _Pages:
         """How many tokens the request's prompt has; never a turn."""
         try:
             token, request = await self._request(http, parse)
-            return Response(wire.count_json(self._desk.count(token, request)), headers=_JSON)
+            return Response(wire.count_json(await self._desk.count(token, request)), headers=_JSON)
         except Refusal as refusal:
             return _refused(wire, refusal)
 

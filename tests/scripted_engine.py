@@ -15,7 +15,7 @@ from appliance.answerer import EngineAnswerer, Sampling
 from appliance.calllog import CallDraft
 from appliance.errors import EngineError, StoreError
 from appliance.proxy import Limits, Proxy
-from appliance.types import Sample, StopReason, TokenIds
+from appliance.types import Call, Sample, StopReason, TokenIds
 from tests.tiny_tokenizer import renderer
 
 END = "<|im_end|>"
@@ -76,6 +76,12 @@ class ListRecord:
         self.drafts.append(draft)
         self.delivered[len(self.drafts)] = draft.delivered
         return len(self.drafts)
+
+    def calls(self, rollout_id: int) -> list[Call]:
+        return []
+
+    def conversations(self, rollout_id: int) -> list[bytes]:
+        return []
 
     def mark_delivered(self, call_id: int, delivered: bool) -> None:
         self.delivered[call_id] = delivered

@@ -18,6 +18,7 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDic
 from pydantic_settings.exceptions import SettingsError
 
 from appliance.errors import ConfigError
+from appliance.types import Branch, Credit
 
 ENV_PREFIX = "CORRAL_RUN_"
 CHECKOUT = Path(__file__).resolve().parent.parent
@@ -143,6 +144,22 @@ class TrainSection(Section):
     refills: int = Field(0, ge=0, description="rounds in which groups of equal rewards are replaced by new ones")
 
 
+class BranchesSection(Section):
+    """How each kind of branch is trained, and when a tree counts as broken. docs/trees.md argues for the defaults."""
+
+    compaction: Credit = Field(Credit.INCLUDE, description="calls that write or follow a summary of the history")
+    sub_agent: Credit = Field(Credit.INCLUDE, description="calls of a sub-agent")
+    parallel: Credit = Field(Credit.INCLUDE, description="calls sent while another call on the same history ran")
+    auxiliary: Credit = Field(Credit.LEAVE_OUT, description="side calls whose answer never comes back, such as titles")
+    max_leaves: Positive = Field(32, description="leaves above which a rollout's tree is left out as over-branched")
+
+    def credit(self, branch: Branch) -> Credit:
+        """How calls of this label are trained; a continuation always is."""
+        if branch is Branch.CONTINUATION:
+            return Credit.INCLUDE
+        return Credit(getattr(self, branch))
+
+
 class EvaluationSection(Section):
     """Pass@1 on held-out tasks, before and after."""
 
@@ -163,6 +180,7 @@ class RunConfig(Section):
     rollout: RolloutSection = RolloutSection()
     coldstart: ColdstartSection = ColdstartSection()
     train: TrainSection = TrainSection()
+    branches: BranchesSection = BranchesSection()
     evaluation: EvaluationSection = EvaluationSection()
 
     @model_validator(mode="after")

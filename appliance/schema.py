@@ -75,6 +75,16 @@ def first_schema(db: Database) -> None:
             db.execute(statement)
 
 
+@migrations()
+def loss_inputs(db: Database) -> None:
+    """What each step was trained on, as one digest a rollout, for `corral replay`."""
+    db.execute(
+        "CREATE TABLE loss_inputs(run_id TEXT NOT NULL REFERENCES runs(id), step INTEGER NOT NULL,"
+        " rollout_id INTEGER NOT NULL REFERENCES rollouts(id), digest TEXT NOT NULL,"
+        " PRIMARY KEY(run_id, step, rollout_id)) STRICT"
+    )
+
+
 def migrate(path: Path, connection: Any, readonly: bool) -> None:
     """Brings the record at `path` to this schema unless `readonly`; StoreError for a foreign or newer one."""
     db = Database(connection)

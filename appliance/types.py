@@ -79,6 +79,24 @@ class CallKind(StrEnum):
     STRAY = "stray"
 
 
+class Branch(StrEnum):
+    """What a call is to its rollout's tree; `branches.roles` decides it, `[branches]` says how each is trained."""
+
+    CONTINUATION = "continuation"
+    COMPACTION = "compaction"
+    SUB_AGENT = "sub_agent"
+    PARALLEL = "parallel"
+    AUXILIARY = "auxiliary"
+
+
+class Credit(StrEnum):
+    """How a branch is trained: with its own credit, with that of the call it came from, or not at all."""
+
+    INCLUDE = "include"
+    BROADCAST = "broadcast"
+    LEAVE_OUT = "leave_out"
+
+
 # ------------------------------------------------------------------ what travels over a wire
 
 

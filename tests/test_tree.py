@@ -8,8 +8,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from appliance.tree import Tree, recover, rows, untrained
-from appliance.types import Call, Sample, StopReason
+from appliance.tree import Tree, recover, rows
+from appliance.types import Sample, StopReason
 
 tokens = st.integers(0, 2)
 calls = st.lists(
@@ -22,10 +22,6 @@ calls = st.lists(
 def a_sample(prompt: list[int], sampled: list[int], first_logprob: float = -1.0) -> Sample:
     logprobs = np.array([first_logprob - n for n in range(len(sampled))], np.float32)
     return Sample(np.array(prompt, np.int32), np.array(sampled, np.int32), logprobs, StopReason.STOP, 0)
-
-
-def a_call(sequence: int, sample: Sample | None, delivered: bool = True, lineage: str = "") -> Call:
-    return Call(sequence, 1, sequence, "chat", sample, b"", b"", 0.0, 1.0, delivered, lineage)
 
 
 def shape(tree: Tree) -> list[tuple]:
@@ -91,16 +87,3 @@ def test_E11_the_trained_tokens_are_exactly_the_sampled_ones(drawn: list) -> Non
 def test_no_row_is_the_beginning_of_another(drawn: list) -> None:
     found = rows([a_sample(*c) for c in drawn], [True] * len(drawn))
     assert sum(int(row.mask.sum()) for row in found) == sum(len(s) for _, s in drawn)
-
-
-def test_an_undelivered_answer_is_left_out_unless_it_was_continued() -> None:
-    lost, kept = a_sample([1], [2]), a_sample([1], [3])
-    later = a_sample([1, 3, 4], [5])
-    found = untrained([a_call(0, lost, False), a_call(1, kept, False), a_call(2, later), a_call(3, None)])
-    assert found == {0: "the harness never took the answer", 3: "recorded without token ids"}
-
-
-def test_a_sub_agents_call_is_left_out_and_an_ordinary_thread_is_not() -> None:
-    ordinary = a_call(0, a_sample([1], [2]), lineage='{"thread-id":"a"}')
-    helper = a_call(1, a_sample([1], [3]), lineage='{"thread-id":"b","x-openai-subagent":"collab_spawn"}')
-    assert untrained([ordinary, helper]) == {1: "a sub-agent's call"}

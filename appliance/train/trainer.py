@@ -19,10 +19,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from appliance.advantage import grpo, is_flat
-from appliance.config import RunConfig, from_record
+from appliance.branches import said
+from appliance.config import BranchesSection, RunConfig, from_record
 from appliance.errors import ApplianceError
+from appliance.lossinputs import digests, recovered
 from appliance.store import Store
-from appliance.tree import rows, untrained
 from appliance.types import Purpose, Rollout, RolloutState
 
 if TYPE_CHECKING:
@@ -96,7 +97,10 @@ class Trainer:
 
         started = time.monotonic()
         rollouts = self.store.rollouts(self.run_id, Purpose.TRAIN, step)
-        sequences, metrics = training_rows(self.store, rollouts, self.config.train.negative_weight)
+        sequences, metrics = training_rows(
+            self.store, rollouts, self.config.train.negative_weight, self.config.branches
+        )
+        self.store.note_loss_inputs(self.run_id, step, digests(sequences))
         if sequences:
             for group in self.optimizer.param_groups:
                 group["lr"] = rate_at(self.config, step)
@@ -114,7 +118,10 @@ class Trainer:
 
 
 def training_rows(
-    store: Store, rollouts: Sequence[Rollout], negative_weight: float = 1.0
+    store: Store,
+    rollouts: Sequence[Rollout],
+    negative_weight: float = 1.0,
+    branches: BranchesSection = BranchesSection(),  # noqa: B008 - frozen
 ) -> tuple[list[TrainingRow], dict[str, float]]:
     """The rows of a step with their advantages, and what the step says of its rollouts.
 
@@ -134,10 +141,9 @@ def training_rows(
         advantage = advantages[rollout.id]
         if advantage is None:
             continue
-        kept = [c for c in calls if c.sample is not None]
-        reasons = untrained(kept)
-        own = rows([c.sample for c in kept if c.sample], [i not in reasons for i in range(len(kept))])
-        for reason in set(reasons.values()):
+        found_tree = recovered(said(calls, store.conversations(rollout.id)), branches)
+        own = found_tree.rows
+        for reason in sorted(set(found_tree.left_out.values())):
             store.log(
                 "info",
                 "trainer",

@@ -1,0 +1,88 @@
+"""Which calls of a rollout are trained and which are not, each with its reason; nothing leaves the record. Pure.
+
+Source: ClawGym II's filters (arXiv 2608.16798): drop dead leaves of retries and regenerations, undelivered answers and
+rollouts with too many leaves. We add stray roots, and say each reason in words a person can act on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from appliance.branches import Role, Said
+from appliance.config import BranchesSection
+from appliance.tree import Tree
+from appliance.types import Branch, Credit
+
+NO_IDS = "recorded without token ids"
+NOTHING_SAMPLED = "nothing was sampled"
+UNDELIVERED = "the harness never took the answer"
+STRAY = "a stray root: nothing that the rollout's agent said leads to it"
+
+
+def prune(
+    calls: Sequence[Said], roles: Sequence[Role], tree: Tree, numbers: Sequence[int], settings: BranchesSection
+) -> dict[int, str]:
+    """Calls that are not trained, by position, with the reason. `numbers[i]` is the call of the tree's sample i.
+
+    An undelivered answer that a later prompt continues was seen by the harness after all (a replay), so it stays.
+    """
+    reasons: dict[int, str] = {}
+    continued = {role.parent for role in roles}
+    main = next((i for i, role in enumerate(roles) if role.parent is None and role.branch is not Branch.AUXILIARY), 0)
+    for i, (call, role) in enumerate(zip(calls, roles, strict=True)):
+        reason = _broken(call, i in continued) or _dead(i, calls, roles, continued) or _left_out(role, settings)
+        if role.branch is Branch.AUXILIARY and role.parent is None and i != main and role.reentered is None:
+            reason = reason or (STRAY if _is_stray(call) else "")
+        if reason:
+            reasons[i] = reason
+    return reasons | _over_branched(tree, numbers, reasons, settings.max_leaves)
+
+
+def _broken(call: Said, is_continued: bool) -> str:
+    sample = call.call.sample
+    if sample is None:
+        return NO_IDS
+    if not len(sample.sampled_ids):
+        return NOTHING_SAMPLED
+    return "" if call.call.delivered or is_continued else UNDELIVERED
+
+
+def _dead(i: int, calls: Sequence[Said], roles: Sequence[Role], continued: set[int | None]) -> str:
+    """A leaf that a retry or regeneration left behind: a later call of the same branch asks the same again, or goes
+    on from the same words without this answer.
+    """
+    own = [m.canonical() for m in calls[i].messages]
+    if i in continued or not own or roles[i].reentered is not None:
+        return ""
+    for j, other in enumerate(calls):
+        if j == i or roles[j].branch is not roles[i].branch or roles[j].parent != roles[i].parent:
+            continue
+        later = other.call.started_at >= calls[i].call.ended_at
+        if later and [m.canonical() for m in other.messages[: len(own)]] == own:
+            again = "asked the same again" if len(other.messages) == len(own) else "went on without this answer"
+            return f"a dead leaf: the harness {again} in call {other.call.sequence}"
+    return ""
+
+
+def _left_out(role: Role, settings: BranchesSection) -> str:
+    if settings.credit(role.branch) is not Credit.LEAVE_OUT:
+        return ""
+    name = {Branch.SUB_AGENT: "sub-agent's", Branch.COMPACTION: "compaction"}.get(role.branch, str(role.branch))
+    return f"{'an' if name[0] in 'aeiou' else 'a'} {name} call (branches.{role.branch} = leave_out)"
+
+
+def _is_stray(call: Said) -> bool:
+    """Offered tools, so an agent of its own, and yet led to by nothing; a side call without tools is no stray."""
+    return bool(call.tools)
+
+
+def _over_branched(
+    tree: Tree, numbers: Sequence[int], reasons: dict[int, str], max_leaves: int
+) -> dict[int, str]:
+    """All calls of a tree with too many leaves: a harness that forks at every call has no trajectory to learn from."""
+    kept = [s for s, number in enumerate(numbers) if number not in reasons]
+    leaves = sum(not tree.nodes[tree.leaves[s]].children for s in kept)
+    if leaves <= max_leaves:
+        return {}
+    told = f"over-branched: {leaves} leaves, more than branches.max_leaves = {max_leaves}"
+    return {numbers[s]: told for s in kept}

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from appliance.tree import Tree
-from appliance.types import Branch, Call, Message, Tool
+from appliance.types import Branch, Call, CallKind, Message, Tool
 from appliance.wire.neutral import from_neutral_json
 
 SUB_AGENT_HEADERS = (
@@ -64,13 +64,14 @@ def said(calls: Sequence[Call], conversations: Sequence[bytes]) -> list[Said]:
     return found
 
 
-def lineage(call: Call) -> dict[str, str]:
+def headers(call: Call) -> dict[str, str]:
     """The headers kept on a call; {} for none or for what is no object of texts."""
     try:
         found = json.loads(call.lineage or "{}")
     except ValueError:
         return {}
-    return {str(k): str(v) for k, v in found.items()} if isinstance(found, dict) else {}
+    kept = found.get("headers", found) if isinstance(found, dict) else {}
+    return {str(k): str(v) for k, v in kept.items()} if isinstance(kept, dict) else {}
 
 
 def roles(calls: Sequence[Said], tree: Tree, numbers: Sequence[int]) -> list[Role]:
@@ -135,7 +136,7 @@ class _Reading:
     def _own_branch(self, i: int) -> Role:
         """The role of a call that repeats no earlier answer."""
         repeated = self._repeated(i)
-        if not self.placed:
+        if not self.placed or not self.keys[i]:
             return Role(self._marked(i, None) or Branch.CONTINUATION)
         if repeated is not None:
             twin = self.roles[repeated]
@@ -154,7 +155,7 @@ class _Reading:
         return self._edited(i)
 
     def _edited(self, i: int) -> Role:
-        """A cut or edited history goes on from the call it is most alike; what is like none is a side call."""
+        """A cut history goes on from the call most like it, an edited one beside it; what is like none is a side call."""
         alike = {j: sum(k in self.keys[j] for k in self.keys[i]) for j in self.placed}
         best = max(self.placed, key=lambda j: (alike[j], self.order(j)))
         same_tools = self.calls[best].tools == self.calls[i].tools
@@ -164,9 +165,9 @@ class _Reading:
             branch = self.roles[best].branch
             if shorter and alike[best] > 2 and branch is Branch.CONTINUATION:
                 return Role(Branch.COMPACTION, best, kept=alike[best])
-            return Role(branch, best)
+            return Role(branch, self.roles[best].parent)
         if same_tools and self.calls[i].tools and len(users) >= 1 and _alike_text(self.calls[i], self.calls[best]):
-            return Role(self.roles[best].branch, best)
+            return Role(self.roles[best].branch, self.roles[best].parent)
         return Role(Branch.AUXILIARY)
 
     def _repeated(self, i: int) -> int | None:
@@ -205,15 +206,14 @@ class _Reading:
 
     def _marked(self, i: int, parent: int | None) -> Branch | None:
         """What the headers say; a call that goes on in a branch of its own keeps that branch."""
-        told = lineage(self.calls[i].call)
+        told, kind = headers(self.calls[i].call), self.calls[i].call.kind
         if parent is not None and self.roles[parent].branch is not Branch.CONTINUATION:
             return None
-        kind = told.get("kind", "")
-        if kind in ("auxiliary", "stray"):
+        if kind in (CallKind.AUXILIARY, CallKind.STRAY):
             return Branch.AUXILIARY
-        if kind == "sub_agent" or any(header in told for header in SUB_AGENT_HEADERS):
+        if kind is CallKind.SUB_AGENT or any(header in told for header in SUB_AGENT_HEADERS):
             return Branch.SUB_AGENT
-        windows = {lineage(self.calls[j].call).get(WINDOW_HEADER, "") for j in self.placed}
+        windows = {headers(self.calls[j].call).get(WINDOW_HEADER, "") for j in self.placed}
         thread, _, number = told.get(WINDOW_HEADER, "").rpartition(":")
         earlier = {w.rpartition(":")[2] for w in windows if w.rpartition(":")[0] == thread and thread}
         if earlier and number.isdigit() and all(n.isdigit() and int(n) < int(number) for n in earlier):

@@ -67,9 +67,7 @@ def stability(rollouts: Sequence[Sequence[Said]]) -> Stability:
 
 def _shape(rollout: Sequence[Said]) -> tuple[tuple[object, ...], ...]:
     """What was asked in which order: roles of the messages, and the tools called in them, without their words."""
-    return tuple(
-        tuple((m.role, tuple(c.full_name for c in m.tool_calls)) for m in call.messages) for call in rollout
-    )
+    return tuple(tuple((m.role, tuple(c.full_name for c in m.tool_calls)) for m in call.messages) for call in rollout)
 
 
 def _shared(rollouts: Sequence[Sequence[Said]]) -> tuple[float, float]:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from appliance.branches import Role, Said
 from appliance.config import BranchesSection
 from appliance.tree import Tree
-from appliance.types import Branch, Credit
+from appliance.types import Branch, CallKind, Credit
 
 NO_IDS = "recorded without token ids"
 NOTHING_SAMPLED = "nothing was sampled"
@@ -30,10 +30,10 @@ def prune(
     continued = {role.parent for role in roles}
     main = next((i for i, role in enumerate(roles) if role.parent is None and role.branch is not Branch.AUXILIARY), 0)
     for i, (call, role) in enumerate(zip(calls, roles, strict=True)):
-        reason = _broken(call, i in continued) or _dead(i, calls, roles, continued) or _left_out(role, settings)
-        if role.branch is Branch.AUXILIARY and role.parent is None and i != main and role.reentered is None:
-            reason = reason or (STRAY if _is_stray(call) else "")
-        if reason:
+        is_root = role.parent is None and role.reentered is None and i != main
+        stray = STRAY if role.branch is Branch.AUXILIARY and is_root and _is_stray(call) else ""
+        reason = _broken(call, i in continued) or stray or _dead(i, calls, roles, continued)
+        if reason := reason or _left_out(role, settings):
             reasons[i] = reason
     return reasons | _over_branched(tree, numbers, reasons, settings.max_leaves)
 
@@ -72,13 +72,11 @@ def _left_out(role: Role, settings: BranchesSection) -> str:
 
 
 def _is_stray(call: Said) -> bool:
-    """Offered tools, so an agent of its own, and yet led to by nothing; a side call without tools is no stray."""
-    return bool(call.tools)
+    """Another program's call, or one with tools, so an agent of its own, and yet led to by nothing."""
+    return call.call.kind is CallKind.STRAY or bool(call.tools)
 
 
-def _over_branched(
-    tree: Tree, numbers: Sequence[int], reasons: dict[int, str], max_leaves: int
-) -> dict[int, str]:
+def _over_branched(tree: Tree, numbers: Sequence[int], reasons: dict[int, str], max_leaves: int) -> dict[int, str]:
     """All calls of a tree with too many leaves: a harness that forks at every call has no trajectory to learn from."""
     kept = [s for s, number in enumerate(numbers) if number not in reasons]
     leaves = sum(not tree.nodes[tree.leaves[s]].children for s in kept)

@@ -307,22 +307,6 @@ class Store:
             )
             _insert_version(db, run_id, number, number - 1, path, sha256)
 
-    def note_loss_inputs(self, run_id: str, step: int, digests: dict[int, str]) -> None:
-        """Records what a step is trained on: rollout → digest. A step taken again after a kill replaces its own."""
-        with self.write() as db:
-            db.execute("DELETE FROM loss_inputs WHERE run_id=? AND step=?", (run_id, step))
-            db.executemany(
-                "INSERT INTO loss_inputs(run_id, step, rollout_id, digest) VALUES(?,?,?,?)",
-                [(run_id, step, rollout, digest) for rollout, digest in digests.items()],
-            )
-
-    def loss_inputs(self, run_id: str) -> dict[int, dict[int, str]]:
-        """Step → rollout → digest of what it was trained on; steps of an older Corral are missing."""
-        found: dict[int, dict[int, str]] = {}
-        for row in self.rows("SELECT * FROM loss_inputs WHERE run_id=? ORDER BY step, rollout_id", run_id):
-            found.setdefault(row["step"], {})[row["rollout_id"]] = row["digest"]
-        return found
-
     def steps(self, run_id: str) -> list[tuple[int, str, dict[str, float]]]:
         """(step, state, metrics) of a run in order."""
         return [

@@ -91,7 +91,7 @@ def _canonical_order(samples: Sequence[Sample]) -> list[int]:
     def content(i: int) -> tuple[bytes, bytes, bytes, int]:
         sample = samples[i]
         parts = (sample.prompt_ids, sample.sampled_ids, sample.logprobs)
-        prompt, sampled, logprobs = (blake2b(np.ascontiguousarray(p), digest_size=16).digest() for p in parts)
+        prompt, sampled, logprobs = (blake2b(np.ascontiguousarray(p).data, digest_size=16).digest() for p in parts)
         return prompt, sampled, logprobs, i
 
     order: list[int] = []
@@ -172,7 +172,7 @@ class _Growing:
             self._paths.add(call, prefixes[-1], len(prompt), sample.sampled_ids)
 
     def _continued(self, prompt: TokenIds, prefixes: NDArray[np.uint64]) -> tuple[int, int]:
-        """The leaf of the call whose whole path is the longest beginning of `prompt`, and its depth; (-1, 0) if none."""
+        """The leaf of the call whose whole path is the longest beginning of `prompt`, and its depth, or (-1, 0)."""
         for call in self._paths.beginning(prefixes):
             earlier = self._samples[call]
             cut, end = len(earlier.prompt_ids), len(earlier.prompt_ids) + len(earlier.sampled_ids)

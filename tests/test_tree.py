@@ -56,7 +56,7 @@ def test_a_fork_inside_an_answer_splits_it_and_keeps_its_owner() -> None:
     assert owners[(1, 2)] == (0, 0) and owners[(1, 2, 3, 4)] == (0, 1) and owners[(1, 2, 9)] == (-1, 0)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(calls)
 def test_I4_every_path_is_exactly_its_call(drawn: list) -> None:
     samples = [a_sample(*c) for c in drawn]
@@ -65,7 +65,7 @@ def test_I4_every_path_is_exactly_its_call(drawn: list) -> None:
         assert list(tree.ids(leaf)) == [*sample.prompt_ids, *sample.sampled_ids]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(calls, st.integers())
 def test_I4_the_tree_does_not_depend_on_the_order_of_arrival(drawn: list, seed: int) -> None:
     shuffled = drawn[:]
@@ -73,7 +73,7 @@ def test_I4_the_tree_does_not_depend_on_the_order_of_arrival(drawn: list, seed: 
     assert shape(recover([a_sample(*c) for c in drawn])) == shape(recover([a_sample(*c) for c in shuffled]))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(calls)
 def test_E11_the_trained_tokens_are_exactly_the_sampled_ones(drawn: list) -> None:
     samples = [a_sample(p, s, first_logprob=-10.0 * i) for i, (p, s) in enumerate(drawn)]
@@ -82,7 +82,7 @@ def test_E11_the_trained_tokens_are_exactly_the_sampled_ones(drawn: list) -> Non
     assert trained == sorted(float(x) for s in samples for x in s.logprobs)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(calls)
 def test_no_row_is_the_beginning_of_another(drawn: list) -> None:
     found = rows([a_sample(*c) for c in drawn], [True] * len(drawn))

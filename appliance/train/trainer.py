@@ -24,6 +24,7 @@ from appliance.config import BranchesSection, RunConfig, from_record
 from appliance.errors import ApplianceError
 from appliance.lossinputs import digests, recovered
 from appliance.store import Store
+from appliance.trained import note
 from appliance.types import Purpose, Rollout, RolloutState
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ class Trainer:
         sequences, metrics = training_rows(
             self.store, rollouts, self.config.train.negative_weight, self.config.branches
         )
-        self.store.note_loss_inputs(self.run_id, step, digests(sequences))
+        note(self.store, self.run_id, step, digests(sequences))
         if sequences:
             for group in self.optimizer.param_groups:
                 group["lr"] = rate_at(self.config, step)

@@ -1,0 +1,78 @@
+"""Which calls train and which do not, each with its reason; built as records of a few calls."""
+
+from __future__ import annotations
+
+from appliance.branches import Said
+from appliance.config import BranchesSection
+from appliance.lossinputs import Recovered, recovered
+from appliance.types import Call, Credit, Message, Sample
+from tests.test_tree import a_sample
+
+
+def a_call(
+    sequence: int, sample: Sample | None, delivered: bool = True, lineage: str = "", at: float | None = None
+) -> Call:
+    start = float(sequence) if at is None else at
+    return Call(sequence, 1, sequence, "chat", sample, b"", b"", start, start + 0.9, delivered, lineage)
+
+
+def wordless(*calls: Call) -> list[Said]:
+    return [Said(call, (), (), Message("assistant")) for call in calls]
+
+
+def reasons(*calls: Call, **settings: object) -> dict[int, str]:
+    return recovered(wordless(*calls), BranchesSection(**settings)).left_out  # type: ignore[arg-type]
+
+
+def test_an_undelivered_answer_is_left_out_unless_it_was_continued() -> None:
+    lost, kept = a_sample([1], [2]), a_sample([1], [3])
+    later = a_sample([1, 3, 4], [5])
+    found = reasons(a_call(0, lost, False), a_call(1, kept, False), a_call(2, later), a_call(3, None))
+    assert found == {0: "the harness never took the answer", 3: "recorded without token ids"}
+
+
+def test_a_sub_agents_call_trains_by_default_and_is_left_out_when_the_run_says_so() -> None:
+    ordinary = a_call(0, a_sample([1], [2]), lineage='{"thread-id":"a"}')
+    helper = a_call(1, a_sample([1], [3]), lineage='{"thread-id":"b","x-openai-subagent":"collab_spawn"}')
+    assert reasons(ordinary, helper) == {}
+    left = reasons(ordinary, helper, sub_agent=Credit.LEAVE_OUT)
+    assert left == {1: "a sub-agent's call (branches.sub_agent = leave_out)"}
+
+
+def test_a_tree_with_too_many_leaves_is_left_out_whole() -> None:
+    calls = [a_call(n, a_sample([n, 9], [1])) for n in range(4)]
+    assert reasons(*calls, max_leaves=4, auxiliary=Credit.INCLUDE) == {}
+    found = reasons(*calls, max_leaves=3, auxiliary=Credit.INCLUDE)
+    assert set(found.values()) == {"over-branched: 4 leaves, more than branches.max_leaves = 3"} and len(found) == 4
+
+
+def words(sequence: int, sample: Sample, *messages: Message, answer: str, at: float | None = None) -> Said:
+    return Said(a_call(sequence, sample, at=at), messages, (), Message("assistant", answer))
+
+
+USER = Message("user", "please do the thing")
+
+
+def test_of_a_retried_prompt_the_leaf_that_was_not_gone_on_from_is_dead() -> None:
+    first = words(0, a_sample([1], [2]), USER, answer="one")
+    again = words(1, a_sample([1], [3]), USER, answer="two")
+    after = words(2, a_sample([1, 3, 4], [5]), USER, again.answer, Message("user", "more"), answer="three")
+    found = recovered([first, again, after], BranchesSection())
+    assert found.left_out == {0: "a dead leaf: the harness asked the same again in call 1"}
+    assert sorted(found.rows[0].calls.tolist()) == [-1, -1, 1, 2]
+
+
+def test_an_answer_that_the_harness_threw_away_is_a_dead_leaf() -> None:
+    bad = words(0, a_sample([1], [2]), USER, answer="no tool call")
+    after = words(1, a_sample([1, 7], [5]), USER, Message("user", "answer with a tool call"), answer="fine")
+    assert dead(recovered([bad, after], BranchesSection())) == [0]
+
+
+def dead(found: Recovered) -> list[int]:
+    return [n for n, reason in found.left_out.items() if reason.startswith("a dead leaf")]
+
+
+def test_two_answers_to_one_prompt_at_once_both_stay() -> None:
+    one = words(0, a_sample([1], [2]), USER, answer="one", at=0.0)
+    two = words(1, a_sample([1], [3]), USER, answer="two", at=0.1)
+    assert recovered([one, two], BranchesSection()).left_out == {}

@@ -155,7 +155,7 @@ class _Reading:
         return self._edited(i)
 
     def _edited(self, i: int) -> Role:
-        """A cut history goes on from the call most like it, an edited one beside it; what is like none is a side call."""
+        """A cut history goes on from the call most like it, an edited one beside it; one like none is a side call."""
         alike = {j: sum(k in self.keys[j] for k in self.keys[i]) for j in self.placed}
         best = max(self.placed, key=lambda j: (alike[j], self.order(j)))
         same_tools = self.calls[best].tools == self.calls[i].tools

@@ -1,5 +1,6 @@
 """Calls and their tokens inside the record. Tokens are stored once a node: a call adds only what its prompt does not
 share with an earlier call of the same rollout, as new nodes; nothing is ever split or rewritten (see schema.py).
+Bodies are in bodies.py.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
-import zstandard
 
+from appliance.bodies import NEWEST, Bodies, BodyLog, Chain, Reading
 from appliance.errors import StoreError
 from appliance.types import Call, Logprobs, Sample, StopReason, TokenIds
 
@@ -46,10 +47,10 @@ class Record(Protocol):
 
 
 @dataclass(slots=True)
-class _Paths:
-    """Token paths of one rollout attempt that are already stored: (leaf node, ids from the root)."""
+class _Attempt:
+    """An attempt that is under way. `paths`: what is stored of its tokens, as (leaf node, ids from the root)."""
 
-    attempt: int
+    chain: Chain
     paths: list[tuple[int, TokenIds]] = field(default_factory=list)
 
 
@@ -68,9 +69,8 @@ class CallLog:
 
     def __init__(self, record: Record) -> None:
         self._record = record
-        self._known: dict[int, _Paths] = {}
-        self._zip = zstandard.ZstdCompressor(level=3)
-        self._unzip = zstandard.ZstdDecompressor()
+        self._known: dict[int, _Attempt] = {}
+        self._bodies = BodyLog()
 
     def forget(self, rollout_id: int) -> None:
         """Drops what is remembered of a rollout: it ended, or a new attempt began."""
@@ -78,36 +78,43 @@ class CallLog:
 
     def add(self, rollout_id: int, draft: CallDraft) -> int:
         """Commits one call of the rollout's current attempt in one transaction and returns its id (I1, I3)."""
-        if rollout_id not in self._known:
-            self._known[rollout_id] = self._read_paths(rollout_id)
-        known = self._known[rollout_id]
+        known = self._known.get(rollout_id) or self._read_attempt(rollout_id)
         stored: tuple[int, TokenIds] | None = None
-        with self._record.write() as db:
-            if draft.sample is not None:
-                stored = _add_nodes(db, rollout_id, known, draft.sample)
-            call_id = self._insert(db, rollout_id, known.attempt, stored[0] if stored else None, draft)
-            db.execute("UPDATE rollouts SET last_event_at=? WHERE id=?", (draft.ended_at, rollout_id))
+        try:
+            with self._record.write() as db:
+                if draft.sample is not None:
+                    stored = _add_nodes(db, known, draft.sample)
+                call_id = _insert(db, known.chain, stored[0] if stored else None, draft)
+                bodies = Bodies(call_id, draft.wire, draft.request_bytes, draft.response_bytes, draft.messages_json)
+                self._bodies.add(db, known.chain, bodies)
+        except BaseException:  # what is remembered may go beyond what was committed
+            self.forget(rollout_id)
+            raise
         if stored:
             known.paths.append(stored)
+        self._known[rollout_id] = known
         return call_id
 
     def read(self, rollout_id: int) -> list[Call]:
-        """The calls of the latest attempt, in order, with their exact ids and logprobs."""
+        """The calls of the latest attempt, in order, with their exact ids and logprobs; b"" for bodies taken out."""
         attempt = self._attempt(rollout_id)
-        paths = self._node_paths(rollout_id, attempt)
         found = self._record.rows(
             "SELECT * FROM calls WHERE rollout_id=? AND attempt=? ORDER BY sequence", rollout_id, attempt
         )
-        return [self._call(row, paths) for row in found]
+        paths = self._paths(rollout_id, attempt, [row["leaf"] for row in found])
+        reading = Reading(self._record.rows)
+        return [_call(row, paths.get(row["leaf"]), reading.one(row["id"], row["wire"])) for row in found]
 
     def conversations(self, rollout_id: int) -> list[bytes]:
-        """The neutral JSON of each call of the latest attempt, in order."""
+        """The neutral JSON of each call of the latest attempt, in order; b"" where retention took it out."""
         found = self._record.rows(
-            "SELECT messages FROM calls WHERE rollout_id=? AND attempt=? ORDER BY sequence",
+            "SELECT id FROM calls WHERE rollout_id=? AND attempt=? ORDER BY sequence",
             rollout_id,
             self._attempt(rollout_id),
         )
-        return [self._unzip.decompress(row["messages"]) for row in found]
+        reading = Reading(self._record.rows)
+        bodies = [reading.one(row["id"]) for row in found]
+        return [each.messages if each else b"" for each in bodies]
 
     def _attempt(self, rollout_id: int) -> int:
         found = self._record.rows("SELECT attempt FROM rollouts WHERE id=?", rollout_id)
@@ -115,81 +122,121 @@ class CallLog:
             raise StoreError(f"the record holds no rollout {rollout_id}", "see `corral status`")
         return int(found[0]["attempt"])
 
-    def _read_paths(self, rollout_id: int) -> _Paths:
+    def _read_attempt(self, rollout_id: int) -> _Attempt:
         attempt = self._attempt(rollout_id)
-        leaves = {
-            row["leaf"]
-            for row in self._record.rows("SELECT leaf FROM calls WHERE rollout_id=? AND attempt=?", rollout_id, attempt)
-        }
-        paths = self._node_paths(rollout_id, attempt)
-        return _Paths(attempt, [(node, ids) for node, (ids, _) in paths.items() if node in leaves])
-
-    def _node_paths(self, rollout_id: int, attempt: int) -> dict[int, tuple[TokenIds, bytes | None]]:
-        """Node → (ids from the root to its end, its logprobs). A node's parent always has a smaller id."""
-        paths: dict[int, tuple[TokenIds, bytes | None]] = {}
-        found = self._record.rows(
-            "SELECT * FROM nodes WHERE rollout_id=? AND attempt=? ORDER BY id", rollout_id, attempt
+        row = self._record.rows("SELECT run_id, harness FROM rollouts WHERE id=?", rollout_id)[0]
+        calls = self._record.rows(
+            "SELECT id, leaf, wire FROM calls WHERE rollout_id=? AND attempt=? ORDER BY id", rollout_id, attempt
         )
-        for row in found:
-            own = np.frombuffer(row["ids"], dtype="<i4").astype(np.int32)
-            above = paths[row["parent"]][0][: row["start"]] if row["parent"] is not None else own[:0]
-            paths[row["id"]] = (np.concatenate([above, own]), row["logprobs"])
-        return paths
+        reading = Reading(self._record.rows)
+        newest = [reading.one(call["id"], call["wire"]) for call in calls[-NEWEST:]]
+        chain = Chain(rollout_id, attempt, row["run_id"], row["harness"], [bodies for bodies in newest if bodies])
+        paths = self._paths(rollout_id, attempt, [call["leaf"] for call in calls])
+        return _Attempt(chain, [(leaf, ids) for leaf, (ids, _) in paths.items()])
 
-    def _insert(self, db: Any, rollout_id: int, attempt: int, leaf: int | None, draft: CallDraft) -> int:
-        sample = draft.sample
-        values = {
-            "rollout_id": rollout_id,
-            "attempt": attempt,
-            "sequence": draft.sequence,
-            "wire": draft.wire,
-            "leaf": leaf,
-            "num_prompt_tokens": len(sample.prompt_ids) if sample else 0,
-            "num_sampled_tokens": len(sample.sampled_ids) if sample else 0,
-            "request": self._zip.compress(draft.request_bytes),
-            "response": self._zip.compress(draft.response_bytes),
-            "messages": self._zip.compress(draft.messages_json),
-            "stop_reason": draft.stop_reason,
-            "policy_version": sample.policy_version if sample else None,
-            "started_at": draft.started_at,
-            "ended_at": draft.ended_at,
-            "delivered": int(draft.delivered),
-            "lineage": draft.lineage,
-        }
-        names = ", ".join(values)
-        marks = ", ".join(f":{name}" for name in values)
-        return int(db.execute(f"INSERT INTO calls({names}) VALUES({marks})", values).lastrowid)
+    def _paths(
+        self, rollout_id: int, attempt: int, leaves: Sequence[int | None]
+    ) -> dict[int, tuple[TokenIds, bytes | None]]:
+        """Leaf → (ids from the root to its end, its logprobs). A node's parent always has a smaller id.
 
-    def _call(self, row: Any, paths: dict[int, tuple[TokenIds, bytes | None]]) -> Call:
-        sample = None
-        if row["leaf"] is not None:
-            ids, logprobs = paths[row["leaf"]]
-            cut = row["num_prompt_tokens"]
-            behaviour: Logprobs = np.frombuffer(logprobs or b"", dtype="<f4").astype(np.float32)
-            sample = Sample(ids[:cut], ids[cut:], behaviour, StopReason(row["stop_reason"]), row["policy_version"])
-        return Call(
-            id=row["id"],
-            rollout_id=row["rollout_id"],
-            sequence=row["sequence"],
-            wire=row["wire"],
-            sample=sample,
-            request_bytes=self._unzip.decompress(row["request"]),
-            response_bytes=self._unzip.decompress(row["response"]),
-            started_at=row["started_at"],
-            ended_at=row["ended_at"],
-            delivered=bool(row["delivered"]),
-            lineage=row["lineage"],
-            stop_reason=StopReason(row["stop_reason"]),
-        )
+        Only leaves are written out: a prompt's node is read through by the leaf below it.
+        """
+        wanted = set(leaves)
+        nodes: dict[int, _Read] = {}
+        whole: dict[int, TokenIds] = {}
+        for row in self._record.rows(
+            "SELECT id, parent, start, ids, logprobs FROM nodes WHERE rollout_id=? AND attempt=? ORDER BY id",
+            rollout_id,
+            attempt,
+        ):
+            node = _Read(row["parent"], row["start"], np.frombuffer(row["ids"], dtype="<i4"), row["logprobs"])
+            nodes[row["id"]] = node
+            if row["id"] in wanted:
+                whole[row["id"]] = _written_out(node, nodes, whole)
+        return {leaf: (ids, nodes[leaf].logprobs) for leaf, ids in whole.items()}
 
 
-def _add_nodes(db: Any, rollout_id: int, known: _Paths, sample: Sample) -> tuple[int, TokenIds]:
+@dataclass(frozen=True, slots=True)
+class _Read:
+    parent: int | None
+    start: int
+    ids: TokenIds
+    logprobs: bytes | None
+
+
+def _written_out(node: _Read, nodes: dict[int, _Read], whole: dict[int, TokenIds]) -> TokenIds:
+    """All ids from the root to the end of `node`, down from the nearest path that is written out already."""
+    pieces, end, here = [node.ids], node.start, node.parent
+    while here is not None and here not in whole and end:
+        above = nodes[here]
+        if above.start < end:
+            pieces.append(above.ids[: end - above.start])
+            end = above.start
+        here = above.parent
+    if here is not None and end:
+        pieces.append(whole[here][:end])
+    return np.concatenate(pieces[::-1]).astype(np.int32, copy=False)
+
+
+def _insert(db: Any, chain: Chain, leaf: int | None, draft: CallDraft) -> int:
+    sample = draft.sample
+    values = {
+        "rollout_id": chain.rollout_id,
+        "attempt": chain.attempt,
+        "sequence": draft.sequence,
+        "wire": draft.wire,
+        "leaf": leaf,
+        "num_prompt_tokens": len(sample.prompt_ids) if sample else 0,
+        "num_sampled_tokens": len(sample.sampled_ids) if sample else 0,
+        "stop_reason": draft.stop_reason,
+        "policy_version": sample.policy_version if sample else None,
+        "started_at": draft.started_at,
+        "ended_at": draft.ended_at,
+        "delivered": int(draft.delivered),
+        "lineage": draft.lineage,
+    }
+    names = ", ".join(values)
+    marks = ", ".join(f":{name}" for name in values)
+    call_id = int(db.execute(f"INSERT INTO calls({names}) VALUES({marks})", values).lastrowid)
+    db.execute(
+        "UPDATE rollouts SET last_event_at=?, num_calls=num_calls+1, num_sampled_tokens=num_sampled_tokens+?"
+        " WHERE id=?",
+        (draft.ended_at, values["num_sampled_tokens"], chain.rollout_id),
+    )
+    return call_id
+
+
+def _call(row: Any, path: tuple[TokenIds, bytes | None] | None, bodies: Bodies | None) -> Call:
+    sample = None
+    if path is not None:
+        ids, logprobs = path
+        cut = row["num_prompt_tokens"]
+        behaviour: Logprobs = np.frombuffer(logprobs or b"", dtype="<f4").astype(np.float32)
+        sample = Sample(ids[:cut], ids[cut:], behaviour, StopReason(row["stop_reason"]), row["policy_version"])
+    return Call(
+        id=row["id"],
+        rollout_id=row["rollout_id"],
+        sequence=row["sequence"],
+        wire=row["wire"],
+        sample=sample,
+        request_bytes=bodies.request if bodies else b"",
+        response_bytes=bodies.response if bodies else b"",
+        started_at=row["started_at"],
+        ended_at=row["ended_at"],
+        delivered=bool(row["delivered"]),
+        lineage=row["lineage"],
+        stop_reason=StopReason(row["stop_reason"]),
+    )
+
+
+def _add_nodes(db: Any, known: _Attempt, sample: Sample) -> tuple[int, TokenIds]:
     """Adds the new part of the prompt, if any, then the sampled ids; returns (leaf, ids from the root)."""
+    rollout_id, attempt = known.chain.rollout_id, known.chain.attempt
     parent, shared = _longest_shared(known.paths, sample.prompt_ids)
     if shared < len(sample.prompt_ids) or parent is None:
-        parent = _insert_node(db, _NodeDraft(rollout_id, known.attempt, parent, shared, sample.prompt_ids[shared:]))
+        parent = _insert_node(db, _NodeDraft(rollout_id, attempt, parent, shared, sample.prompt_ids[shared:]))
     leaf = _insert_node(
-        db, _NodeDraft(rollout_id, known.attempt, parent, len(sample.prompt_ids), sample.sampled_ids, sample.logprobs)
+        db, _NodeDraft(rollout_id, attempt, parent, len(sample.prompt_ids), sample.sampled_ids, sample.logprobs)
     )
     return leaf, np.concatenate([sample.prompt_ids, sample.sampled_ids]).astype(np.int32)
 

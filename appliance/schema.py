@@ -1,5 +1,8 @@
 """The record's tables, as ordered migrations. Append a migration; never edit one that was released.
 
+A record of an earlier schema is copied to `record.db.before-<migration>` before it is changed, then all migrations
+that wait are one transaction: a kill in between leaves the old schema.
+
 All tables are STRICT. Times are Unix seconds. Token ids are int32 and logprobs float32, little endian.
 A node's tokens continue its parent's path *cut to* `start` tokens, so a fork in the middle of a node
 needs no split: nodes are only ever added.
@@ -8,15 +11,48 @@ needs no split: nodes are only ever added.
 from __future__ import annotations
 
 import json
+import tempfile
+from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from sqlite_utils import Database, Migrations
+from zstandard import ZstdDecompressor, ZstdError
 
+from appliance.bodies import Bodies, BodyLog, Chain
 from appliance.errors import StoreError
 from appliance.types import Purpose, Rollout, RolloutPlan, RolloutState, Run, RunState
 
-migrations = Migrations("corral")
+APPLIED_TABLE = "_sqlite_migrations"
+APPLIED = """
+CREATE TABLE IF NOT EXISTS _sqlite_migrations(id INTEGER PRIMARY KEY, migration_set TEXT, name TEXT, applied_at TEXT);
+CREATE UNIQUE INDEX IF NOT EXISTS "idx__sqlite_migrations_migration_set_name"
+  ON _sqlite_migrations(migration_set, name)
+"""
+"""The table in which sqlite-utils keeps count; the first records were made with it."""
+
+
+class Database(Protocol):
+    """What a migration is given: a connection inside the transaction of all migrations."""
+
+    def execute(self, sql: str, parameters: Any = (), /) -> Any:
+        """Runs one statement."""
+        ...
+
+
+Migration = Callable[[Database], None]
+_migrations: list[Migration] = []
+
+
+def migrations() -> Callable[[Migration], Migration]:
+    """Appends a function to the migrations, in the order of this file; its name is its name in the record."""
+
+    def append(migration: Migration) -> Migration:
+        _migrations.append(migration)
+        return migration
+
+    return append
+
 
 FIRST_SCHEMA = """
 CREATE TABLE runs(
@@ -70,7 +106,68 @@ CREATE TABLE commands(
 @migrations()
 def first_schema(db: Database) -> None:
     """Runs, tasks, harnesses, rollouts, nodes, calls, steps, versions, events, commands."""
-    for statement in FIRST_SCHEMA.split(";"):
+    _script(db, FIRST_SCHEMA)
+
+
+CHAINED_BODIES = """
+CREATE TABLE bodies(
+  call_id INTEGER PRIMARY KEY REFERENCES calls(id), base INTEGER REFERENCES calls(id), request_bytes INTEGER NOT NULL,
+  messages_bytes INTEGER NOT NULL, data BLOB NOT NULL) STRICT;
+CREATE TABLE frames(
+  run_id TEXT NOT NULL REFERENCES runs(id), harness TEXT NOT NULL, wire TEXT NOT NULL,
+  call_id INTEGER NOT NULL REFERENCES calls(id), PRIMARY KEY(run_id, harness, wire)) STRICT
+"""
+
+
+@migrations()
+def chained_bodies(db: Database) -> None:
+    """Raw bodies in a table of their own, each compressed against `base`; the first of a run's harness is its frame."""
+    _script(db, CHAINED_BODIES)
+    found = db.execute(
+        "SELECT c.id, c.attempt, c.rollout_id, r.run_id, r.harness, c.wire, c.request, c.response, c.messages"
+        " FROM calls c JOIN rollouts r ON r.id = c.rollout_id ORDER BY c.rollout_id, c.attempt, c.sequence"
+    )
+    log, unzip, chain = BodyLog(), ZstdDecompressor(), Chain(0, 0, "", "")
+    for call_id, attempt, rollout_id, run_id, harness, wire, *bodies in found:
+        try:
+            request, response, messages = (unzip.decompress(body) for body in bodies)
+        except ZstdError:  # kept as it is; whoever reads it is told which call is damaged
+            db.execute("INSERT INTO bodies VALUES(?, NULL, 0, 0, ?)", (call_id, b"\0" + b"".join(bodies)))
+            continue
+        if (chain.rollout_id, chain.attempt) != (rollout_id, attempt):
+            chain = Chain(rollout_id, attempt, run_id, harness)
+        log.add(db, chain, Bodies(call_id, wire, request, response, messages))
+    _script(db, "".join(f"ALTER TABLE calls DROP COLUMN {name};" for name in ("request", "response", "messages")))
+
+
+COUNTED_ROLLOUTS = """
+ALTER TABLE rollouts ADD COLUMN num_calls INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE rollouts ADD COLUMN num_sampled_tokens INTEGER NOT NULL DEFAULT 0;
+UPDATE rollouts SET num_calls = c.n, num_sampled_tokens = c.s FROM (
+  SELECT rollout_id, attempt, count(*) n, sum(num_sampled_tokens) s FROM calls GROUP BY 1, 2) c
+  WHERE c.rollout_id = rollouts.id AND c.attempt = rollouts.attempt;
+CREATE INDEX rollouts_by_run ON rollouts(run_id, id);
+CREATE INDEX rollouts_by_end ON rollouts(run_id, ended_at);
+CREATE INDEX rollouts_by_group ON rollouts(run_id, purpose, step, harness, task, state, reward);
+"""
+
+
+@migrations()
+def counted_rollouts(db: Database) -> None:
+    """Each rollout knows its calls and tokens, so that a list of rollouts never reads calls."""
+    _script(db, COUNTED_ROLLOUTS)
+
+
+@migrations()
+def retention(db: Database) -> None:
+    """What was taken out of a run: `` (nothing), `bodies` or `all`, and when."""
+    _script(
+        db, "ALTER TABLE runs ADD COLUMN pruned TEXT NOT NULL DEFAULT '';ALTER TABLE runs ADD COLUMN pruned_at REAL"
+    )
+
+
+def _script(db: Database, text: str) -> None:
+    for statement in text.split(";"):
         if statement.strip():
             db.execute(statement)
 
@@ -85,18 +182,53 @@ def loss_inputs(db: Database) -> None:
     )
 
 
-def migrate(path: Path, connection: Any, readonly: bool) -> None:
-    """Brings the record at `path` to this schema unless `readonly`; StoreError for a foreign or newer one."""
-    db = Database(connection)
-    tables = set(db.table_names())
-    if tables and migrations.migrations_table not in tables:
+def waiting(path: Path, connection: Database) -> list[str]:
+    """The migrations that this record still needs; StoreError when it is a foreign or a newer one."""
+    tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type='table'")}
+    if tables and APPLIED_TABLE not in tables:
         raise StoreError(f"{path}: an SQLite file that is not Corral's record", "set CORRAL_HOME to another folder")
-    applied = {m.name for m in migrations.applied(db)} if tables else set()
-    ours = {m.name for m in migrations.pending(Database(memory=True))}
-    if applied - ours:
-        raise StoreError(f"{path}: written by a newer Corral", "update Corral, or set CORRAL_HOME to another folder")
-    if not readonly:
-        migrations.apply(db)
+    rows = connection.execute("SELECT name FROM _sqlite_migrations WHERE migration_set='corral'") if tables else ()
+    applied = [row[0] for row in rows]
+    ours = [migration.__name__ for migration in _migrations]
+    if newer := [name for name in applied if name not in ours]:
+        raise StoreError(
+            f"{path}: written by a newer Corral ({newer[0]})", "update Corral, or set CORRAL_HOME to another folder"
+        )
+    return [name for name in ours if name not in applied]
+
+
+def migrate(path: Path, connection: Database) -> None:
+    """Brings the record at `path` to this schema, after a copy of what is there."""
+    names = waiting(path, connection)
+    if not names:
+        return
+    if connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+        _back_up(path, connection, names[0])
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        _script(connection, APPLIED)
+        names = waiting(path, connection)  # a second process that waited for the first finds nothing left to do
+        for migration in _migrations:
+            if migration.__name__ in names:
+                migration(connection)
+                row = ("corral", migration.__name__, datetime.now(UTC).isoformat(sep=" "))
+                connection.execute("INSERT INTO _sqlite_migrations(migration_set, name, applied_at) VALUES(?,?,?)", row)
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")
+
+
+def _back_up(path: Path, connection: Database, migration: str) -> None:
+    """A whole copy beside the record, once; it appears under its name only when it is complete."""
+    copy = path.with_name(f"{path.name}.before-{migration}")
+    if copy.exists():
+        return
+    with tempfile.TemporaryDirectory(prefix=f"{path.name}.", dir=path.parent) as folder:
+        temporary = Path(folder) / "copy.db"
+        connection.execute("VACUUM INTO ?", (str(temporary),))
+        temporary.chmod(0o600)
+        temporary.replace(copy)
 
 
 def run_from_row(row: Any) -> Run:
@@ -116,7 +248,7 @@ def run_from_row(row: Any) -> Run:
 
 
 def rollout_from_row(row: Any) -> Rollout:
-    """A rollout from a row of `rollouts` joined with the counts of its calls."""
+    """A rollout from a row of `rollouts`."""
     plan = RolloutPlan(row["run_id"], Purpose(row["purpose"]), row["step"], row["harness"], row["task"], row["idx"])
     return Rollout(
         id=row["id"],
@@ -131,7 +263,7 @@ def rollout_from_row(row: Any) -> Rollout:
         created_at=row["created_at"],
         started_at=row["started_at"],
         ended_at=row["ended_at"],
-        num_calls=row["num_calls"] or 0,
-        num_sampled_tokens=row["num_sampled_tokens"] or 0,
+        num_calls=row["num_calls"],
+        num_sampled_tokens=row["num_sampled_tokens"],
         last_event_at=row["last_event_at"],
     )

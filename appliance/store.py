@@ -1,13 +1,12 @@
 """The record: one SQLite file (WAL, STRICT) that every process shares; kill any of them and nothing is lost.
 
 Each process holds one writing connection and writes in short immediate transactions; readers never wait
-for it. `sqlite3` is imported here and nowhere else.
+for it. `sqlite3` is imported here and in recordfile.py, and nowhere else.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import sqlite3
 import threading
 import time
@@ -17,37 +16,12 @@ from pathlib import Path
 
 from appliance.calllog import CallDraft, CallLog
 from appliance.errors import StoreError
-from appliance.schema import migrate, rollout_from_row, run_from_row
+from appliance.recordfile import explained, open_record
+from appliance.schema import rollout_from_row, run_from_row
 from appliance.types import RUN_MOVES, Call, Purpose, Reward, Rollout, RolloutPlan, RolloutState, Run, RunState
 
 __all__ = ["CallDraft", "Run", "Store"]
-BUSY_TIMEOUT_S = 30.0
 FINISHED = (RolloutState.GRADED, RolloutState.FAILED)
-
-
-@contextmanager
-def _explained(path: Path) -> Iterator[None]:
-    """Turns SQLite's errors into ours, naming the file and what to do."""
-    try:
-        yield
-    except sqlite3.OperationalError as error:
-        text = str(error)
-        if "full" in text:
-            raise StoreError(
-                f"{path}: no space left for the record", "free disk space, then `corral resume`"
-            ) from error
-        if "locked" in text or "busy" in text:
-            raise StoreError(
-                f"{path}: another process has held the record for over {BUSY_TIMEOUT_S:.0f} s",
-                "end the process that writes to it (`corral status` names the supervisor)",
-            ) from error
-        if "readonly" in text or "unable to open" in text:
-            raise StoreError(
-                f"{path}: {text}", "check that the folder exists and is writable, or set CORRAL_HOME"
-            ) from error
-        raise StoreError(f"{path}: {text}", "run `corral doctor`") from error
-    except sqlite3.DatabaseError as error:
-        raise StoreError(f"{path}: not a usable record ({error})", "move the file away or set CORRAL_HOME") from error
 
 
 class Store:
@@ -67,21 +41,7 @@ class Store:
 
         Raises StoreError when the file is missing (readonly), foreign, newer than this code, or not writable.
         """
-        if readonly and not path.exists():
-            raise StoreError(f"{path}: there is no record yet", "start a run, for example `corral demo`")
-        with _explained(path):
-            if not readonly:
-                path.parent.mkdir(parents=True, exist_ok=True)
-            uri = f"{path.resolve().as_uri()}?mode={'ro' if readonly else 'rwc'}"
-            db = sqlite3.connect(uri, uri=True, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
-            db.row_factory = sqlite3.Row
-            if not readonly:
-                os.chmod(path, 0o600)
-                db.execute("PRAGMA journal_mode=WAL")
-                db.execute("PRAGMA synchronous=NORMAL")
-            db.execute("PRAGMA foreign_keys=ON")
-            migrate(path, db, readonly)
-        return cls(path, db)
+        return cls(path, open_record(path, readonly))
 
     def close(self) -> None:
         """Closes the connection; safe to call twice."""
@@ -90,7 +50,7 @@ class Store:
     @contextmanager
     def write(self) -> Iterator[sqlite3.Connection]:
         """One short immediate transaction; rolled back on any error."""
-        with self._lock, _explained(self.path):
+        with self._lock, explained(self.path):
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 yield self._db
@@ -102,7 +62,7 @@ class Store:
 
     def rows(self, sql: str, *arguments: object) -> list[sqlite3.Row]:
         """Reads with a prepared statement; for the views. The SQL must not write."""
-        with self._lock, _explained(self.path):
+        with self._lock, explained(self.path):
             return self._db.execute(sql, arguments).fetchall()
 
     # ------------------------------------------------------------------ runs
@@ -188,7 +148,8 @@ class Store:
                     for p in wanted
                 ],
             )
-        by_plan = {r.plan: r for run_id in {p.run_id for p in wanted} for r in self.rollouts(run_id)}
+        kinds = {(p.run_id, p.purpose, p.step) for p in wanted}
+        by_plan = {r.plan: r for kind in kinds for r in self.rollouts(*kind)}
         return [by_plan[p] for p in wanted]
 
     def first_rollout(self, run_id: str) -> int:
@@ -197,18 +158,14 @@ class Store:
 
     def rollouts(self, run_id: str, purpose: Purpose | None = None, step: int | None = None) -> list[Rollout]:
         """Rollouts of a run in order of their ids, optionally of one purpose and step."""
-        return [
-            rollout_from_row(row)
-            for row in self.rows(
-                "SELECT r.*, c.n AS num_calls, c.s AS num_sampled_tokens FROM rollouts r LEFT JOIN"
-                " (SELECT rollout_id, attempt, count(*) n, sum(num_sampled_tokens) s FROM calls GROUP BY 1, 2) c"
-                " ON c.rollout_id = r.id AND c.attempt = r.attempt"
-                " WHERE run_id=? AND (?2 IS NULL OR purpose=?2) AND (?3 IS NULL OR step=?3) ORDER BY r.id",
-                run_id,
-                purpose,
-                step,
-            )
-        ]
+        found = self.rows(
+            "SELECT * FROM rollouts WHERE run_id=? AND (?2 IS NULL OR purpose=?2) AND (?3 IS NULL OR step=?3)"
+            " ORDER BY id",
+            run_id,
+            purpose,
+            step,
+        )
+        return [rollout_from_row(row) for row in found]
 
     def begin(self, rollout_id: int, policy_version: int) -> int:
         """Starts a new attempt of a rollout and returns its number; what an earlier one recorded stays apart."""
@@ -216,7 +173,8 @@ class Store:
             now = time.time()
             changed = db.execute(
                 "UPDATE rollouts SET state=?, attempt=attempt+1, policy_version=?, failure='', failure_detail='',"
-                " started_at=?, last_event_at=?, ended_at=NULL WHERE id=? AND state NOT IN (?,?)",
+                " num_calls=0, num_sampled_tokens=0, started_at=?, last_event_at=?, ended_at=NULL"
+                " WHERE id=? AND state NOT IN (?,?)",
                 (RolloutState.STARTING, policy_version, now, now, rollout_id, *FINISHED),
             ).rowcount
             if changed != 1:

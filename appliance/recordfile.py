@@ -1,0 +1,88 @@
+"""The record's one file: opened, checked to be ours and of this schema, and its errors told in our words."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from appliance.errors import StoreError
+from appliance.lock import supervisor_of
+from appliance.mounts import network_filesystem
+from appliance.schema import migrate, waiting
+
+BUSY_TIMEOUT_S = 30.0
+
+
+@contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Turns SQLite's errors into ours, naming the file and what to do."""
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        text = str(error)
+        if "full" in text:
+            raise StoreError(
+                f"{path}: no space left for the record", "free disk space, then `corral resume`"
+            ) from error
+        if "locked" in text or "busy" in text:
+            raise StoreError(
+                f"{path}: another process has held the record for over {BUSY_TIMEOUT_S:.0f} s",
+                "end the process that writes to it (`corral status` names the supervisor)",
+            ) from error
+        if "readonly" in text or "unable to open" in text:
+            raise StoreError(
+                f"{path}: {text}", "check that the folder exists and is writable, or set CORRAL_HOME"
+            ) from error
+        raise StoreError(f"{path}: {text}", "run `corral doctor`") from error
+    except sqlite3.DatabaseError as error:
+        raise StoreError(f"{path}: not a usable record ({error})", "move the file away or set CORRAL_HOME") from error
+
+
+def open_record(path: Path, readonly: bool) -> sqlite3.Connection:
+    """Opens the record, creating or migrating it unless `readonly`.
+
+    Raises StoreError when the file is missing (readonly), foreign, newer than this code, or not writable.
+    """
+    if readonly and not path.exists():
+        raise StoreError(f"{path}: there is no record yet", "start a run, for example `corral demo`")
+    with explained(path):
+        if not readonly:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _refuse_network(path)
+        uri = f"{path.resolve().as_uri()}?mode={'ro' if readonly else 'rwc'}"
+        db = sqlite3.connect(uri, uri=True, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+        try:
+            _prepare(path, db, readonly)
+        except BaseException:
+            db.close()
+            raise
+    return db
+
+
+def _refuse_network(path: Path) -> None:
+    """WAL needs memory that all its processes share, which no network file system gives."""
+    if kind := network_filesystem(path.parent):
+        raise StoreError(f"{path}: on a network file system ({kind})", "set CORRAL_HOME to a folder on a local disk")
+
+
+def _prepare(path: Path, db: sqlite3.Connection, readonly: bool) -> None:
+    """Sets the connection up and brings the record to this schema; a reader, and a live old supervisor, forbid that."""
+    db.row_factory = sqlite3.Row
+    names = waiting(path, db)
+    if names and readonly:
+        raise StoreError(f"{path}: written by an older Corral", "run `corral db migrate`; it keeps a copy of it")
+    if not readonly:
+        os.chmod(path, 0o600)
+        db.execute("PRAGMA journal_mode=WAL")
+        db.execute("PRAGMA synchronous=NORMAL")
+        holder = (supervisor_of(path.parent) or {}).get("pid", os.getpid())
+        if names and holder != os.getpid():
+            raise StoreError(
+                f"{path}: process {holder} still runs on it with an older Corral",
+                f"end it first (`kill {holder}`), then `corral resume`",
+            )
+        migrate(path, db)
+    db.execute("PRAGMA foreign_keys=ON")

@@ -189,7 +189,7 @@ def base_fingerprint(policy: Policy) -> str:
     """sha256 over the names and bytes of every frozen tensor, quantisation constants included."""
     digest = hashlib.sha256()
     for name, parameter in sorted(policy.model.named_parameters()):
-        if parameter.requires_grad:
+        if parameter.requires_grad or ".lora_" in name:  # a critic's adapter is at rest outside its own pass
             continue
         digest.update(name.encode())
         for tensor in (parameter.data, *_quantization_constants(parameter)):

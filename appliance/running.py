@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,9 +14,10 @@ import anyio
 
 from appliance.config import RunConfig, from_record, resolve
 from appliance.errors import ApplianceError, first_of
+from appliance.intervals import mean_reward, pass_at_1, pass_at_k, pass_hat_k
 from appliance.lock import supervisor_of
 from appliance.record import code_version, reading, writing
-from appliance.report import pass_at_1
+from appliance.report import outcomes
 from appliance.store import Store
 from appliance.supervisor import Supervisor, chosen_harnesses
 from appliance.tasks import load_pack
@@ -197,15 +199,21 @@ def evaluate(home: Path, run_id: str, version: int | None, emit: Emit) -> list[d
 def _row(store: Store, run_id: str, harness: str, version: int) -> dict[str, Any]:
     config = from_record(store.run(run_id).config)
     rollouts = [r for r in store.rollouts(run_id, Purpose.EVAL, version) if r.plan.harness == harness]
-    share, interval = pass_at_1(rollouts)
-    graded = [r.reward for r in rollouts if r.reward is not None]
+    graded = outcomes(rollouts)
+    first, mean = pass_at_1(graded), mean_reward(graded)
+    attempts = config.evaluation.attempts
     return {
         "pack": config.tasks.pack,
         "harness": harness,
         "policy": version,
-        "n": len(graded),
-        "pass_at_1": share,
-        "interval": interval,
-        "mean_reward": sum(graded) / len(graded) if graded else None,
-        "failures": {r.failure: sum(x.failure == r.failure for x in rollouts) for r in rollouts if r.failure},
+        "n": first.n if first else 0,
+        "pass_at_1": first.value if first else None,
+        "interval": first.interval if first else None,
+        "pass_at_k": {k: e.value for k in range(2, attempts + 1) if (e := pass_at_k(graded, k))},
+        "pass_hat_k": {k: e.value for k in range(2, attempts + 1) if (e := pass_hat_k(graded, k))},
+        "mean_reward": mean.value if mean else None,
+        "mean_interval": mean.interval if mean else None,
+        "sampled_tokens": sum(r.num_sampled_tokens for r in rollouts),
+        "seconds": sum((r.ended_at or 0.0) - (r.started_at or 0.0) for r in rollouts if r.ended_at and r.started_at),
+        "failures": dict(Counter(r.failure for r in rollouts if r.failure)),
     }

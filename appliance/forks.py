@@ -95,11 +95,14 @@ def forks(calls: Sequence[Said], found: Recovered, decode: Decode) -> list[Fork]
     in_time = sorted(found.numbers, key=lambda n: (calls[n].call.started_at, calls[n].call.sequence))
     told: list[Fork] = []
     gone_on: dict[int, int] = {}
+    has_root = False
     for place, n in enumerate(in_time):
         parent = above[n]
         if parent is not None and parent not in gone_on:
             gone_on[parent] = n
-        elif place:
+        elif parent is None and not has_root:
+            has_root = True
+        else:
             twin = None if parent is None else gone_on[parent]
             told.append(_fork(n, in_time[:place], twin, _View(calls, found, decode)))
     return told
@@ -171,7 +174,7 @@ def _cause(n: int, earlier: Sequence[int], twin: int | None, role: Role, view: _
 
 
 def _nearest(n: int, earlier: Sequence[int], view: _View) -> int:
-    """The earlier call most like this one: most equal messages in their places, then most equal tokens, then the last."""
+    """The earlier call most like this one: by equal messages in their places, then by equal tokens, then the last."""
     own, prompt = _keys(view.calls[n].messages), view.sample(n).prompt_ids
 
     def likeness(e: int) -> tuple[int, int, int]:
@@ -271,8 +274,9 @@ def _keys(messages: Sequence[Message]) -> list[tuple[object, ...]]:
     return [m.canonical() for m in messages]
 
 
-_CHANGING = re.compile(r"[0-9a-f]{6,}|\d+|\b(mon|tues|wednes|thurs|fri|satur|sun)day\b|\b(mon|tue|wed|thu|fri|sat|sun)\b"
-                       r"|\b(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\b", re.IGNORECASE)  # fmt: skip
+_DAYS = r"\b(?:(?:mon|tues|wednes|thurs|fri|satur|sun)day|mon|tue|wed|thu|fri|sat|sun)\b"
+_MONTHS = r"\b(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\b"
+_CHANGING = re.compile(rf"[0-9a-f]{{6,}}|\d+|{_DAYS}|{_MONTHS}", re.IGNORECASE)
 
 
 def _is_nonce(a: str, b: str) -> bool:

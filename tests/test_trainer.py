@@ -11,7 +11,8 @@ pytest.importorskip("torch")
 
 from appliance.config import resolve
 from appliance.store import CallDraft, Store
-from appliance.train.trainer import advantages_of, rate_at, training_rows
+from appliance.train.steprows import advantages_of, step_rows
+from appliance.train.trainer import rate_at
 from appliance.types import Purpose, Reward, Rollout, RolloutPlan, Sample, StopReason
 
 
@@ -56,7 +57,8 @@ def test_advantages_are_by_group_and_a_failed_rollout_has_none(store: Store) -> 
 
 def test_rows_hold_every_sampled_token_of_graded_rollouts_once(store: Store) -> None:
     rolled(store, "a", [1.0, 0.0, None])
-    found, metrics = training_rows(store, store.rollouts("r"))
+    made = step_rows(store, store.rollouts("r"), resolve(None))
+    found, metrics = made.rows, made.metrics
     assert [list(row.ids) for row in found] == [[1, 2, 3, 4, 5, 6, 7, 8]] * 2
     assert [int(row.mask.sum()) for row in found] == [5, 5]
     assert metrics["sampled_tokens"] == 15 and metrics["trained_tokens"] == 10 and metrics["rows_per_rollout"] == 1
@@ -64,7 +66,8 @@ def test_rows_hold_every_sampled_token_of_graded_rollouts_once(store: Store) -> 
 
 def test_groups_of_equal_rewards_are_left_out_of_the_update_but_count_as_trained(store: Store) -> None:
     rolled(store, "a", [1.0, 1.0])
-    found, metrics = training_rows(store, store.rollouts("r"))
+    made = step_rows(store, store.rollouts("r"), resolve(None))
+    found, metrics = made.rows, made.metrics
     assert found == [] and metrics["trained_tokens"] == metrics["sampled_tokens"] == 10
 
 
@@ -82,5 +85,5 @@ def test_the_learning_rate_rises_then_falls_linearly() -> None:
 
 def test_negative_advantages_can_weigh_less(store: Store) -> None:
     rolled(store, "a", [1.0, 0.0])
-    found, _ = training_rows(store, store.rollouts("r"), negative_weight=0.2)
+    found = step_rows(store, store.rollouts("r"), resolve(None, {"train.negative_weight": "0.2"})).rows
     assert [row.advantage for row in found] == pytest.approx([0.707106, -0.141421], abs=2e-6)

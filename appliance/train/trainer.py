@@ -18,17 +18,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from appliance.advantage import grpo, is_flat
-from appliance.branches import said
-from appliance.config import BranchesSection, RunConfig, from_record
+from appliance.config import RunConfig, from_record
 from appliance.errors import ApplianceError
-from appliance.lossinputs import digests, recovered
+from appliance.lossinputs import digests
 from appliance.store import Store
+from appliance.train.steprows import step_rows
 from appliance.trained import note
-from appliance.types import Purpose, Rollout, RolloutState
+from appliance.types import Purpose
 
 if TYPE_CHECKING:
-    from appliance.train.batch import Sequence as TrainingRow
     from appliance.train.update import UpdateSettings
 
 POLL_S = 0.05
@@ -98,9 +96,10 @@ class Trainer:
 
         started = time.monotonic()
         rollouts = self.store.rollouts(self.run_id, Purpose.TRAIN, step)
-        sequences, metrics = training_rows(
-            self.store, rollouts, self.config.train.negative_weight, self.config.branches
-        )
+        made = step_rows(self.store, rollouts, self.config)
+        sequences, metrics = made.rows, made.metrics
+        for rollout_id, told in made.told:
+            self.store.log("info", "trainer", told, self.run_id, rollout_id)
         note(self.store, self.run_id, step, digests(sequences))
         if sequences:
             for group in self.optimizer.param_groups:
@@ -116,86 +115,6 @@ class Trainer:
         forget_old_states(self.folder / "adapters", step)
         metrics["train_seconds"] = time.monotonic() - started
         self.store.close_step(self.run_id, step, metrics, (step, path, sha256))
-
-
-def training_rows(
-    store: Store,
-    rollouts: Sequence[Rollout],
-    negative_weight: float = 1.0,
-    branches: BranchesSection = BranchesSection(),  # noqa: B008 - frozen
-) -> tuple[list[TrainingRow], dict[str, float]]:
-    """The rows of a step with their advantages, and what the step says of its rollouts.
-
-    Groups of equal rewards have advantage 0 everywhere; their rows are left out, since they change nothing (E4).
-    Negative advantages are multiplied by `negative_weight`: most tokens of a failed rollout were right, and pushing
-    them down as hard as the wrong ones wears a small policy out (LOG.md has the runs that show it).
-    """
-    from appliance.train.batch import Sequence as TrainingRow
-
-    advantages, metrics = advantages_of(rollouts)
-    _say_flat_groups(store, rollouts)
-    found: list[TrainingRow] = []
-    sampled = trained = num_rows = 0
-    for rollout in rollouts:
-        calls = store.calls(rollout.id)
-        sampled += sum(len(c.sample.sampled_ids) for c in calls if c.sample)
-        advantage = advantages[rollout.id]
-        if advantage is None:
-            continue
-        found_tree = recovered(said(calls, store.conversations(rollout.id)), branches)
-        own = found_tree.rows
-        for reason in sorted(set(found_tree.left_out.values())):
-            store.log(
-                "info",
-                "trainer",
-                f"rollout={rollout.id}: a call is not trained: {reason}",
-                rollout.plan.run_id,
-                rollout.id,
-            )
-        trained += sum(int(row.mask.sum()) for row in own)
-        num_rows += len(own)
-        if advantage < 0:
-            advantage *= negative_weight
-        if advantage:
-            found += [TrainingRow(r.ids, r.mask, r.behaviour_logprobs, advantage, rollout.id) for r in own]
-    graded = [r for r in rollouts if r.reward is not None]
-    metrics |= {
-        "sampled_tokens": float(sampled), "trained_tokens": float(trained), "rows": float(num_rows),
-        "rows_per_rollout": num_rows / max(len(graded), 1),
-    }  # fmt: skip
-    return found, metrics
-
-
-def _say_flat_groups(store: Store, rollouts: Sequence[Rollout]) -> None:
-    for group, members in grouped(rollouts).items():
-        if is_flat([r.reward for r in members]):
-            told = f"group {group}: the rewards of its {len(members)} rollouts do not differ, so they change nothing"
-            store.log("info", "trainer", told, members[0].plan.run_id)
-
-
-def grouped(rollouts: Sequence[Rollout]) -> dict[str, list[Rollout]]:
-    """Rollouts by the key of their group."""
-    groups: dict[str, list[Rollout]] = {}
-    for rollout in rollouts:
-        groups.setdefault(rollout.plan.group, []).append(rollout)
-    return groups
-
-
-def advantages_of(rollouts: Sequence[Rollout]) -> tuple[dict[int, float | None], dict[str, float]]:
-    """Rollout id → advantage within its group (None when it failed), and the step's reward metrics."""
-    groups = grouped(rollouts)
-    found: dict[int, float | None] = {}
-    for members in groups.values():
-        found |= {r.id: a for r, a in zip(members, grpo([r.reward for r in members]), strict=True)}
-    rewards = [r.reward for r in rollouts if r.reward is not None]
-    flat = sum(is_flat([r.reward for r in members]) for members in groups.values())
-    mean = sum(rewards) / len(rewards) if rewards else 0.0
-    spread = (sum((r - mean) ** 2 for r in rewards) / len(rewards)) ** 0.5 if rewards else 0.0
-    return found, {
-        "reward": mean, "reward_std": spread, "pass": sum(r >= 1.0 for r in rewards) / max(len(rewards), 1),
-        "frac_reward_zero_std": flat / max(len(groups), 1), "groups": float(len(groups)),
-        "failed_rollouts": float(sum(r.state is RolloutState.FAILED for r in rollouts)),
-    }  # fmt: skip
 
 
 def rate_at(config: RunConfig, step: int) -> float:

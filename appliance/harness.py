@@ -5,15 +5,19 @@ format it speaks. No code here or anywhere knows a harness by name; adding one a
 
     name, version, wire          words
     [image]   check, layer       a command that must print the version; Containerfile text
+              same_as            instead of both: the name of the harness file whose image this one uses too
+              terms              whose terms bind the user who installs it: built only when named, never saved
     [launch]  argv, env          the command, run in /workspace with HOME=/home/agent and no input
     [files]   path = text        written under HOME before each start
     [limits]  memory_mb, pids    what one sandbox of it needs
     [teacher] final_command        what the scripted teacher runs last, where the harness ends only by a command
+              command_text         what it says to run `{command}` (JSON-quoted `{command_json}`) without a tool
+              final_text           what it says at the end of such a conversation
     [quirks]  name = sentence    where it departs from its wire format; for readers of records
 
 `{prompt}`, `{base_url}`, `{token}`, `{model}` and `{max_tokens}` are filled in at launch in argv, env
-and files ({prompt} not in files). The layer text may use `{base}` and `{node}`, the images of that name;
-its package installs start with `. /run/host/env` so that the host's mirror settings apply during the build.
+and files ({prompt} not in files). The layer text may use `{base}`, `{node}` and `{trixie}`, the images of that
+name; its package installs start with `. /run/host/env` so that the host's mirror settings apply during the build.
 """
 
 from __future__ import annotations
@@ -27,7 +31,7 @@ from typing import NoReturn, TypeAlias
 
 from appliance.errors import HarnessFileError
 
-WIRES = ("chat", "responses")
+WIRES = ("chat", "responses", "messages", "gemini")
 WORDS = ("prompt", "base_url", "token", "model", "max_tokens")
 PLACEHOLDER = re.compile(r"\{(" + "|".join(WORDS) + r")\}")
 # What is written into JSON, TOML and URLs must need no quoting in any of them.
@@ -39,12 +43,14 @@ Table: TypeAlias = dict[str, object]  # one TOML table before it is checked
 KEYS: dict[str, dict[str, type]] = {
     "": {"name": str, "version": str, "wire": str, "image": dict, "launch": dict, "files": dict, "limits": dict,
          "teacher": dict, "quirks": dict},
-    "image": {"check": list, "layer": str},
+    "image": {"check": list, "layer": str, "same_as": str, "terms": str},
     "launch": {"argv": list, "env": dict},
     "limits": {"memory_mb": int, "pids": int},
-    "teacher": {"final_command": str},
+    "teacher": {"final_command": str, "command_text": str, "final_text": str},
 }  # fmt: skip
-OPTIONAL = {"files", "teacher", "final_command", "quirks"}
+OPTIONAL = {
+    "files", "teacher", "final_command", "command_text", "final_text", "quirks", "check", "layer", "same_as", "terms",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +64,10 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Harness:
-    """One harness file, checked. `layer` is Containerfile text; `check` must print `version`."""
+    """One harness file, checked. `layer` is Containerfile text; `check` must print `version`.
+
+    `image` names the image, which variants of one program share. `terms` is empty for what anyone may hand on.
+    """
 
     name: str
     version: str
@@ -72,6 +81,10 @@ class Harness:
     pids: int
     quirks: dict[str, str]
     final_command: str = ""
+    command_text: str = ""
+    final_text: str = ""
+    image: str = ""
+    terms: str = ""
 
     @classmethod
     def from_file(cls, path: Path) -> Harness:
@@ -108,6 +121,17 @@ def load_harnesses(folder: Path) -> dict[str, Harness]:
     return {harness.name: harness for harness in map(Harness.from_file, paths)}
 
 
+@dataclass(frozen=True, slots=True)
+class _Program:
+    """What an image holds; `version` is empty where the file that is being read says it."""
+
+    image: str
+    version: str
+    check: tuple[str, ...]
+    layer: str
+    terms: str
+
+
 class _Reader:
     """Checks one file's tables; every error names the file and the key."""
 
@@ -119,22 +143,51 @@ class _Reader:
         tables = {name: self.table(table, name) for name in ("image", "launch", "limits", "files", "teacher", "quirks")}
         for name in ("image", "launch", "limits", "teacher"):
             self.check_keys(name, tables[name])
+        image, teacher = tables["image"], tables["teacher"]
+        name = self.text(table, "name", NAME)
+        program = self.program(image, name)
         harness = Harness(
-            name=self.text(table, "name", NAME),
+            name=name,
             version=self.text(table, "version"),
             wire=self.text(table, "wire"),
-            check=self.texts(tables["image"], "image.check"),
-            layer=self.text(tables["image"], "image.layer"),
+            check=program.check,
+            layer=program.layer,
             argv=self.texts(tables["launch"], "launch.argv"),
             env=self.text_table(self.table(tables["launch"], "env"), "launch.env"),
             files=self.text_table(tables["files"], "files"),
             memory_bytes=self.positive(tables["limits"], "limits.memory_mb") * 1_000_000,
             pids=self.positive(tables["limits"], "limits.pids"),
             quirks=self.text_table(tables["quirks"], "quirks"),
-            final_command=self.text(tables["teacher"], "teacher.final_command") if tables["teacher"] else "",
+            final_command=self.optional(teacher, "teacher.final_command"),
+            command_text=self.optional(teacher, "teacher.command_text"),
+            final_text=self.optional(teacher, "teacher.final_text"),
+            image=program.image,
+            terms=program.terms,
         )
         self.check_meaning(harness)
+        if harness.version != (program.version or harness.version):
+            self.fail("version", f"is not that of {program.image}, {program.version}", "make the two equal")
         return harness
+
+    def program(self, image: Table, name: str) -> _Program:
+        """What the image holds: this file's own, or that of the file named by `same_as`."""
+        if "same_as" not in image:
+            for key in ("check", "layer"):
+                if key not in image:
+                    self.fail(f"image.{key}", "is missing", "add it, or same_as")
+            check, layer = self.texts(image, "image.check"), self.text(image, "image.layer")
+            return _Program(name, "", check, layer, self.optional(image, "image.terms"))
+        for key in ("check", "layer", "terms"):
+            if key in image:
+                self.fail(f"image.{key}", "stands beside same_as", "keep one of the two")
+        other = self.text(image, "image.same_as", NAME)
+        path = self.path.with_name(f"{other}.toml")
+        if not path.is_file() or path == self.path:
+            self.fail("image.same_as", f"is {other!r}, and there is no {path}", "name another harness file beside this")
+        found = Harness.from_file(path)
+        if found.image != other:
+            self.fail("image.same_as", f"is {other!r}, which has no image of its own", f"write {found.image!r}")
+        return _Program(other, found.version, found.check, found.layer, found.terms)
 
     def check_meaning(self, harness: Harness) -> None:
         if harness.name != self.path.stem:
@@ -178,6 +231,9 @@ class _Reader:
         if not value.strip() or (pattern and not pattern.fullmatch(value)):
             self.fail(key, f"is {value!r}", f"must match {pattern.pattern}" if pattern else "must not be empty")
         return value
+
+    def optional(self, table: Table, key: str) -> str:
+        return self.text(table, key) if key.rpartition(".")[2] in table else ""
 
     def texts(self, table: Table, key: str) -> tuple[str, ...]:
         value = table[key.rpartition(".")[2]]

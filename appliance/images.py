@@ -1,6 +1,7 @@
 """The images sandboxes start from, built here from package registries alone; no image registry.
 
     base      Debian packages by mmdebstrap, imported
+    trixie    the same of Debian 13, for harnesses that need a newer Python, and tmux
     node      base + Node.js from its registry package
     NAME      one a harness, from the layer text of its file
 
@@ -38,6 +39,8 @@ OnLine = Callable[[str], None]
 DEBIAN_SUITE = "bookworm"
 MIRROR_VARIABLE = "CORRAL_DEBIAN_MIRROR"  # unset: Debian's own, with its updates
 DEBIAN_PACKAGES = ("ca-certificates", "git", "procps", "python3", "python3-venv", "socat")
+TRIXIE_PACKAGES = (*DEBIAN_PACKAGES, "tmux")
+SUITES = {"base": (DEBIAN_SUITE, DEBIAN_PACKAGES), "trixie": ("trixie", TRIXIE_PACKAGES)}
 NODE_VERSION = "24.19.0"
 NEEDED_BYTES = 3_000_000_000
 
@@ -86,9 +89,10 @@ class Image:
     containerfile: str = ""
 
 
-def base_ref() -> str:
-    """Reference of the base image."""
-    return _ref("base", "\n".join((DEBIAN_SUITE, *DEBIAN_PACKAGES, *BASE_OPTIONS)))
+def base_ref(name: str = "base") -> str:
+    """Reference of the base image, or of the other one made of Debian packages, `trixie`."""
+    suite, packages = SUITES[name]
+    return _ref(name, "\n".join((suite, *packages, *BASE_OPTIONS)))
 
 
 def node_ref() -> str:
@@ -98,7 +102,11 @@ def node_ref() -> str:
 
 def image_ref(harness: Harness) -> str:
     """Reference of a harness's image; it changes with its layer text and the images below it."""
-    return _layered(harness.name, harness.layer).ref
+    return _layered(_image_name(harness), harness.layer).ref
+
+
+def _image_name(harness: Harness) -> str:
+    return harness.image or harness.name
 
 
 def build_images(home: Path, harnesses: Collection[Harness], on_line: OnLine) -> dict[str, str]:
@@ -109,10 +117,12 @@ def build_images(home: Path, harnesses: Collection[Harness], on_line: OnLine) ->
     """
     environment = podman_environment(home)
     wanted = [Image("base", base_ref())]
+    if any("{trixie}" in harness.layer for harness in harnesses):
+        wanted.append(Image("trixie", base_ref("trixie")))
     if any("{node}" in harness.layer for harness in harnesses):
         wanted.append(_layered("node", NODE_LAYER))
-    wanted += [_layered(harness.name, harness.layer) for harness in harnesses]
-    checks = {harness.name: harness for harness in harnesses}
+    checks = {_image_name(harness): harness for harness in harnesses}
+    wanted += [_layered(name, harness.layer) for name, harness in checks.items()]
     for place, image in enumerate(wanted, 1):
         step = f"[{place}/{len(wanted)}] image {image.name}"
         if image_exists(environment, image.ref):
@@ -155,7 +165,7 @@ class _Builder:
     def build(self, image: Image) -> None:
         """Make one image; it appears under its tag only when whole."""
         if not image.containerfile:
-            self.base(image.ref)
+            self.base(image)
             return
         with host_settings() as mounts, tempfile.TemporaryDirectory(prefix="corral-build-") as context:
             containerfile = Path(context) / "Containerfile"
@@ -166,7 +176,7 @@ class _Builder:
                 image.name,
             )  # fmt: skip
 
-    def base(self, ref: str) -> None:
+    def base(self, image: Image) -> None:
         """Debian packages → tar → image."""
         if shutil.which("mmdebstrap") is None:
             remedy = "install it with the system's package manager, or run ./install.sh"
@@ -174,9 +184,10 @@ class _Builder:
         with tempfile.TemporaryDirectory(prefix="corral-base-", dir=self.environment.get("TMPDIR")) as folder:
             tar = str(Path(folder) / "base.tar")
             mirror = [os.environ[MIRROR_VARIABLE]] if os.environ.get(MIRROR_VARIABLE) else []
-            packages = ",".join(DEBIAN_PACKAGES)
-            self.run(["mmdebstrap", *BASE_OPTIONS, f"--include={packages}", DEBIAN_SUITE, tar, *mirror], "base")
-            self.run(["podman", "import", "--change=LABEL corral=1", "--quiet", tar, ref], "base")
+            suite, packages = SUITES[image.name]
+            include = f"--include={','.join(packages)}"
+            self.run(["mmdebstrap", *BASE_OPTIONS, include, suite, tar, *mirror], image.name)
+            self.run(["podman", "import", "--change=LABEL corral=1", "--quiet", tar, image.ref], image.name)
 
     def run(self, command: list[str], name: str) -> None:
         """Run to the end, passing on lines worth reading; raise with the last ones if it fails."""
@@ -211,7 +222,7 @@ def _failure(name: str, code: int, last: list[str]) -> HostError | HarnessFileEr
             f"check that the registries of Debian, PyPI and npm (or your mirrors: {MIRROR_VARIABLE}, pip's and npm's "
             "own settings) can be reached, then run it again",
         )
-    if name in ("base", "node"):
+    if name in (*SUITES, "node"):
         return HostError(message, "see the lines above, then run it again")
     return HarnessFileError(message, f"correct image.layer in harnesses/{name}.toml")
 
@@ -273,7 +284,7 @@ def host_settings() -> Iterator[list[str]]:
 
 def _layered(name: str, layer: str) -> Image:
     """An image over others: its Containerfile with the references put in, and the tag that follows."""
-    text = layer.replace("{base}", base_ref())
+    text = layer.replace("{base}", base_ref()).replace("{trixie}", base_ref("trixie"))
     if "{node}" in text:
         text = text.replace("{node}", node_ref())
     return Image(name, _ref(name, text), text)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import httpx
 
@@ -29,6 +30,7 @@ class ShellTool:
     argument: str
     namespace: str = ""
     takes_words: bool = False
+    others: tuple[str, ...] = ()  # further texts that the tool requires, such as a description of the command
 
     @classmethod
     def among(cls, tools: Sequence[Tool], name: str = "", argument: str = "") -> ShellTool:
@@ -49,13 +51,49 @@ class ShellTool:
         for key in (argument,) if argument else _ARGUMENTS:
             if key in properties:
                 kind = properties[key].get("type") if isinstance(properties[key], dict) else None
-                return cls(tool.name, key, tool.namespace, takes_words=kind == "array")
+                return cls(tool.name, key, tool.namespace, kind == "array", _required_texts(schema, key))
         return None
 
     def call(self, command: str) -> ToolCall:
         """The call that runs `command`."""
         value = ["bash", "-lc", command] if self.takes_words else command
-        return ToolCall("call_0", self.name, json.dumps({self.argument: value}, ensure_ascii=False), self.namespace)
+        arguments = {self.argument: value} | dict.fromkeys(self.others, "run a command")
+        return ToolCall("call_0", self.name, json.dumps(arguments, ensure_ascii=False), self.namespace)
+
+
+def _required_texts(schema: dict[str, Any], own: str) -> tuple[str, ...]:
+    """Names of the required string arguments besides `own`."""
+    required = schema.get("required")
+    properties = schema["properties"]
+    return tuple(
+        name
+        for name in (required if isinstance(required, list) else ())
+        if name != own and isinstance(properties.get(name), dict) and properties[name].get("type") == "string"
+    )
+
+
+class SpokenTeacher:
+    """Plays `commands` in a harness without tools: each in the words of `command_text`, then `final_text`.
+
+    `{command}` there is the command, `{command_json}` the same as a JSON string.
+    """
+
+    renderer = None
+    context_length = None
+
+    def __init__(self, commands: Sequence[str], command_text: str, final_text: str) -> None:
+        self._commands, self._command_text, self._final_text = tuple(commands), command_text, final_text
+
+    async def answer(
+        self, session: object, request: Request, prompt_ids: TokenIds | None
+    ) -> tuple[Answer, Sample | None]:
+        """The text that makes the harness run the next command, or its closing words."""
+        turn = sum(message.role == "assistant" for message in request.messages)
+        text = self._final_text or "done"
+        if turn < len(self._commands):
+            command = self._commands[turn]
+            text = self._command_text.replace("{command_json}", json.dumps(command)).replace("{command}", command)
+        return Answer(Message("assistant", text), StopReason.STOP), None
 
 
 class ScriptedTeacher:

@@ -11,7 +11,7 @@ from appliance.errors import ConfigError, PackError
 from appliance.harness import Harness
 from appliance.proxy import Answerer
 from appliance.tasks import Task
-from appliance.teacher import ScriptedTeacher, Upstream, UpstreamTeacher
+from appliance.teacher import ScriptedTeacher, SpokenTeacher, Upstream, UpstreamTeacher
 
 KEY_VARIABLE = "CORRAL_TEACHER_KEY"
 SCRIPTED = "scripted"
@@ -37,9 +37,11 @@ async def teachers(settings: ColdstartSection) -> AsyncIterator[Choose]:
 
 
 def scripted(task: Task, harness: Harness) -> Answerer:
-    """The teacher that plays the task's solution/teacher.json through the harness's shell tool."""
+    """The teacher that plays the task's solution/teacher.json through the harness's shell tool, or in its words."""
     if not task.teacher:
         raise PackError(
             f"{task.path}/solution/teacher.json: missing", "write its commands, or set coldstart.teacher to a URL"
         )
+    if harness.command_text:
+        return SpokenTeacher(task.teacher, harness.command_text, harness.final_text)
     return ScriptedTeacher(task.teacher, final_command=harness.final_command)

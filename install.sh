@@ -14,6 +14,8 @@ STARTED_AT=$(date +%s)
 VENV=.venv
 HOME_FOLDER=${CORRAL_HOME:-${XDG_DATA_HOME:-$HOME/.local/share}/corral}
 NEEDED_GB=12
+# The harnesses that the tests run; claude-code's terms bind whoever installs it (corral harness show claude-code).
+TESTED_HARNESSES="pi codex mini-swe-agent claude-code opencode gemini-cli qwen-code openclaw nanobot strands"
 LOG=$(mktemp)
 trap 'rm -f "$LOG"' EXIT
 
@@ -228,7 +230,7 @@ run_tests() {
 case "${1:-}" in
     "") install_all; say "installed; try: ./install.sh demo" ;;
     demo) shift; install_all pi codex; exec "$VENV/bin/corral" demo --started-at "$STARTED_AT" "$@" ;;
-    test) install_all; install_test_packages; run_tests ;;
+    test) install_all $TESTED_HARNESSES; install_test_packages; run_tests ;;
     smollm2) install_all; fetch_smollm2 ;;
     -h | --help) sed -n '2,9p' "$0" ;;
     *) fail "unknown command: $1" "use ./install.sh, ./install.sh demo, ./install.sh test or ./install.sh smollm2" ;;

@@ -11,12 +11,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from appliance.config import CHECKOUT
+from appliance.config import CHECKOUT, podman_home
 from appliance.errors import ApplianceError
 from appliance.podmanconf import HostTraits
 from appliance.record import reading, record_path
 from appliance.tasks import load_pack
-from appliance.views import images
 
 NEEDED_DISK_BYTES = 4 << 30
 NEEDED_MEMORY_BYTES = 6 << 30
@@ -34,6 +33,7 @@ def checks(home: Path) -> list[dict[str, Any]]:
         "packages": _packages,
         "podman": _podman,
         "images": _images,
+        "harnesses": _harnesses,
         "disk": _disk,
         "memory": _memory,
         "device": _device,
@@ -87,8 +87,25 @@ def _podman(home: Path) -> Check:
 
 
 def _images(home: Path) -> Check:
-    missing = [i["name"] for i in images(home) if not i["present"]]
-    return not missing, f"missing: {', '.join(missing)}" if missing else "all built", "corral images build"
+    from appliance.images import FIRST, base_ref, image_exists, image_ref
+    from appliance.podmanconf import podman_environment
+    from appliance.shelf import Shelf
+
+    environment = podman_environment(podman_home(home))
+    shelf = Shelf.of(home)
+    wanted = {"base": base_ref()} | {name: image_ref(harness) for name, harness in shelf.harnesses.items()}
+    there = [name for name, ref in wanted.items() if image_exists(environment, ref)]
+    missing = [name for name in ("base", *FIRST) if name not in there]
+    found = f"missing: {', '.join(missing)}" if missing else f"{len(there)} of {len(wanted)} built: {', '.join(there)}"
+    return not missing, found, "corral images build"
+
+
+def _harnesses(home: Path) -> Check:
+    from appliance.shelf import Shelf
+
+    shelf = Shelf.of(home)
+    broken = [f"{error.message} ({error.remedy})" for error in shelf.problems.values()]
+    return not broken, "; ".join(broken) or f"{len(shelf.harnesses)} files", "correct or remove those files"
 
 
 def _disk(home: Path) -> Check:

@@ -20,7 +20,7 @@ import anyio
 import numpy as np
 
 from appliance.config import CHECKOUT, RunConfig, resolve
-from appliance.errors import HarnessFileError, SandboxError
+from appliance.errors import HarnessFileError, SandboxError, first_of
 from appliance.harness import Harness
 from appliance.images import base_ref, image_ref
 from appliance.memory import peak_bytes
@@ -168,6 +168,17 @@ async def check(home: Path, harness: Harness, timeout_s: int = TIMEOUT_S) -> Car
         runs = [(outcome, peak) for spec, outcome, peak in place.podman.seen if not spec.name.endswith("-grade")]
         left = await place.left_behind()
         return _card(harness, rollout, calls, runs, (place.policies[-1].said, left))
+
+
+def checked(home: Path, harness: Harness, timeout_s: int = TIMEOUT_S) -> Card:
+    """`check`, for a caller without an event loop; an error of ours comes out as itself."""
+    try:
+        return anyio.run(check, home, harness, timeout_s)
+    except BaseExceptionGroup as group:
+        found = first_of(group)
+        if found is None:
+            raise
+        raise found from group
 
 
 def _card(

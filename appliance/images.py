@@ -8,8 +8,6 @@
 An image's tag is the hash of everything that decides its content, so "already built" is "the tag
 exists", and a changed harness file gets a new image. The host's own way to its registries (CA
 bundle, pip and npm settings, mirror variables) is mounted while a build step runs and stays in no layer.
-
-`python -m appliance.images build [NAME ...]` and `python -m appliance.images list` run this file alone.
 """
 
 from __future__ import annotations
@@ -20,7 +18,6 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator
@@ -29,12 +26,14 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from appliance import config
 from appliance.errors import HarnessFileError, HostError
-from appliance.harness import Harness, load_harnesses
+from appliance.harness import Harness
 from appliance.podmanconf import podman_environment
 
 OnLine = Callable[[str], None]
+
+# Built when nothing is named: the smallest harnesses, one for each way of installing and calling.
+FIRST = ("pi", "codex", "mini-swe-agent")
 
 DEBIAN_SUITE = "bookworm"
 MIRROR_VARIABLE = "CORRAL_DEBIAN_MIRROR"  # unset: Debian's own, with its updates
@@ -142,13 +141,6 @@ def build_images(home: Path, harnesses: Collection[Harness], on_line: OnLine) ->
 def image_exists(environment: dict[str, str], ref: str) -> bool:
     """Whether Corral's own image store holds `ref`."""
     return subprocess.run(["podman", "image", "exists", ref], env=environment, check=False).returncode == 0
-
-
-def list_images(home: Path) -> list[str]:
-    """One line an image that Corral built: reference and size."""
-    command = ["podman", "images", "--filter", "label=corral=1", "--format", "{{.Repository}}:{{.Tag}} {{.Size}}"]
-    shown = subprocess.run(command, env=podman_environment(home), capture_output=True, text=True, check=True)
-    return shown.stdout.splitlines()
 
 
 def _tell(on_line: OnLine, step: str, line: str) -> None:
@@ -292,29 +284,3 @@ def _layered(name: str, layer: str) -> Image:
 
 def _ref(name: str, content: str) -> str:
     return f"localhost/corral-{name}:{hashlib.sha256(content.encode()).hexdigest()[:12]}"
-
-
-def _main(arguments: list[str]) -> int:
-    """`build [NAME ...]` or `list`; the state folder is $CORRAL_HOME."""
-    home = config.home()
-    home.mkdir(parents=True, exist_ok=True)
-    if arguments[:1] == ["list"]:
-        print("\n".join(list_images(home)))
-        return 0
-    if arguments[:1] != ["build"]:
-        print("usage: python -m appliance.images build [HARNESS ...] | list", file=sys.stderr)
-        return 2
-    harnesses = load_harnesses(Path(__file__).resolve().parent.parent / "harnesses")
-    unknown = [name for name in arguments[1:] if name not in harnesses]
-    if unknown:
-        raise HarnessFileError(f"no harness called {unknown[0]}", f"known ones: {', '.join(harnesses)}")
-    build_images(home, [harnesses[name] for name in arguments[1:] or harnesses], lambda line: print(line, flush=True))
-    return 0
-
-
-if __name__ == "__main__":
-    try:
-        sys.exit(_main(sys.argv[1:]))
-    except (HostError, HarnessFileError) as failure:
-        print(f"error: {failure}", file=sys.stderr)
-        sys.exit(1)

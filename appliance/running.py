@@ -36,7 +36,7 @@ Emit = Callable[[dict[str, Any]], None]
 def create(home: Path, config: RunConfig) -> str:
     """Adds a run to the record and returns its id; the pack and harnesses are checked first."""
     load_pack(config.pack_path)
-    chosen_harnesses(config)
+    chosen_harnesses(config, home)
     config = _absolute(config)
     run_id = f"{config.name}-{time.strftime('%m%d-%H%M%S')}-{secrets.token_hex(2)}"
     with writing(home) as store:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Self, TypeAlias, TypeVar
 
 import anyio
 from anyio import to_thread
@@ -124,7 +124,7 @@ class Podman:
         self._calls = anyio.CapacityLimiter(at_once)
         self._running = anyio.CapacityLimiter(at_once)
 
-    async def __aenter__(self) -> Podman:
+    async def __aenter__(self) -> Self:
         await self._service.ensure()
         return self
 

@@ -61,6 +61,7 @@ class ScriptedPolicy:
     def __init__(self, teacher: Answerer, renderer: Renderer | None = None) -> None:
         self.renderer = renderer or byte_renderer()
         self.context_length: int | None = CONTEXT_LENGTH
+        self.grafts = True
         self.said: list[TokenIds] = []
         self._teacher = teacher
 

@@ -24,16 +24,18 @@ from anyio import to_thread
 from anyio.abc import TaskGroup
 
 from appliance import schedule
-from appliance.config import CHECKOUT, RunConfig, from_record, podman_home
+from appliance.config import RunConfig, from_record, podman_home
 from appliance.errors import ApplianceError, CorralError, HostError, StoreError, first_of
-from appliance.harness import Harness, load_harnesses
+from appliance.harness import Harness
 from appliance.lock import lock
 from appliance.podmanconf import PodmanPlaces
 from appliance.proxy import Limits as ProxyLimits
 from appliance.proxy import Proxy
+from appliance.reloading import reloading
 from appliance.rollout import Place, make_rollout
 from appliance.sampler import Sampler
 from appliance.sandbox import Podman
+from appliance.shelf import Shelf
 from appliance.store import Run, Store
 from appliance.tasks import Pack, load_pack
 from appliance.teaching import Choose, teachers
@@ -123,7 +125,7 @@ class Supervisor:
         self.pack = load_pack(self.config.pack_path)
         self._check_splits()
         self.store.note_tasks(self.pack.name, [(t.name, t.family, t.split, t.instruction) for t in self.pack.tasks])
-        harnesses = chosen_harnesses(self.config)
+        harnesses = chosen_harnesses(self.config, self.home)
         async with AsyncExitStack() as stack:
             place = await self._open_place(stack, harnesses)
             if not self.store.versions(self.run.id):
@@ -141,7 +143,7 @@ class Supervisor:
         with lock(self.home, self.run.id):
             self.pack = load_pack(self.config.pack_path)
             task = self.pack.task(plan.task)
-            harnesses = chosen_harnesses(self.config)
+            harnesses = chosen_harnesses(self.config, self.home)
             if plan.harness not in harnesses:
                 raise ApplianceError(
                     f"run {self.run.id} does not use {plan.harness!r}", f"it uses {', '.join(harnesses)}"
@@ -163,7 +165,7 @@ class Supervisor:
         with lock(self.home, self.run.id):
             self.pack = load_pack(self.config.pack_path)
             async with AsyncExitStack() as stack:
-                place = await self._open_place(stack, chosen_harnesses(self.config))
+                place = await self._open_place(stack, chosen_harnesses(self.config, self.home))
                 sampler, _ = await self._newest_sampler(stack)
                 await self._evaluate(place, sampler, Purpose.EVAL, version)
             self.store.end_phase(self.run.id)
@@ -214,7 +216,7 @@ class Supervisor:
         proxy = await stack.enter_async_context(
             Proxy(self.store, proxy_directory(self.home), proxy_limits(self.config))
         )
-        return Place(
+        place = Place(
             run_id=self.run.id,
             owner=owner,
             config=self.config,
@@ -226,6 +228,9 @@ class Supervisor:
             grader_image=base_ref(),
             folder=self.home / "sandboxes",
         )
+        watch = reloading(self.home, place.harnesses, place.images, podman.image_exists, self.log)
+        await stack.enter_async_context(watch)
+        return place
 
     async def _cold_start(self, place: Place) -> None:
         self.store.begin_phase(self.run.id, "teach")
@@ -352,13 +357,13 @@ def proxy_limits(config: RunConfig) -> ProxyLimits:
     return ProxyLimits(max_calls=calls, max_sampled_tokens=calls * config.rollout.max_tokens)
 
 
-def chosen_harnesses(config: RunConfig) -> dict[str, Harness]:
-    """The harness files that the run names."""
-    known = load_harnesses(CHECKOUT / "harnesses")
+def chosen_harnesses(config: RunConfig, home: Path) -> dict[str, Harness]:
+    """The harness files that the run names, of those at hand in this home."""
+    shelf = Shelf.of(home)
     for name in config.harnesses:
-        if name not in known:
-            raise ApplianceError(f"harnesses: there is no harness {name!r}", f"known: {', '.join(known)}")
-    return {name: known[name] for name in config.harnesses}
+        if name not in shelf.harnesses and not any(path.stem == name for path in shelf.problems):
+            raise ApplianceError(f"harnesses: there is no harness {name!r}", f"known: {', '.join(shelf.harnesses)}")
+    return {name: shelf.get(name) for name in config.harnesses}
 
 
 def owner_of(home: Path) -> str:

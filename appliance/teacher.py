@@ -80,6 +80,7 @@ class SpokenTeacher:
 
     renderer = None
     context_length = None
+    grafts = False
 
     def __init__(self, commands: Sequence[str], command_text: str, final_text: str) -> None:
         self._commands, self._command_text, self._final_text = tuple(commands), command_text, final_text

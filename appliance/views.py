@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from appliance.config import CHECKOUT, podman_home
-from appliance.harness import Harness, load_harnesses
+from appliance.config import CHECKOUT
 from appliance.lock import supervisor_of
 from appliance.record import code_version, newest, reading, record_path
 from appliance.types import RolloutState
@@ -91,25 +89,3 @@ def info(home: Path) -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return found
-
-
-def images(home: Path) -> list[dict[str, Any]]:
-    """The base and harness images this checkout wants, and whether they are built."""
-    from appliance.images import base_ref, image_exists, image_ref
-    from appliance.podmanconf import podman_environment
-
-    environment = podman_environment(podman_home(home))
-    wanted = {"base": base_ref()} | {name: image_ref(h) for name, h in _harnesses(()).items()}
-    return [{"name": name, "ref": ref, "present": image_exists(environment, ref)} for name, ref in wanted.items()]
-
-
-def build_images(home: Path, names: Sequence[str], on_line: Callable[[str], None]) -> None:
-    """Builds the images that are missing, of all harnesses or of those named."""
-    from appliance.images import build_images as build
-
-    build(podman_home(home), list(_harnesses(names).values()), on_line)
-
-
-def _harnesses(names: Sequence[str]) -> dict[str, Harness]:
-    known = load_harnesses(CHECKOUT / "harnesses")
-    return {name: h for name, h in known.items() if not names or name in names}

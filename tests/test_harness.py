@@ -66,6 +66,12 @@ def test_a_model_name_that_would_break_a_file_is_refused(tmp_path: Path) -> None
         ('wire = "chat"\n', "", "wire is missing"),
         ('version = "1.0"', "version = 1.0", "version must be a str"),
         ("pids = 32", "pids = 0", "limits.pids is 0"),
+        ('layer = "FROM {base}"', "", "image.layer is missing"),
+        ('layer = "FROM {base}"', 'layer = "FROM {base}"\nsame_as = "pi"', "image.check stands beside same_as"),
+        ('check = ["toy", "--version"]\nlayer = "FROM {base}"', 'same_as = "none"', "image.same_as is 'none'"),
+        ('name = "toy"', 'name = "to y"', "name is 'to y'"),
+        ('name = "toy"', 'name = "töy"', "name is 'töy'"),
+        ('name = "toy"', 'name = "../toy"', "name is '../toy'"),
         ("pids = 32", "pids = 32\ndisk = 3", "limits.disk is not a known key"),
         ('check = ["toy", "--version"]', "check = []", "image.check must be a non-empty list"),
         ('"{prompt}"]', '"fixed"]', "launch.argv does not use {prompt}"),
@@ -94,9 +100,23 @@ def test_an_empty_folder_is_an_error(tmp_path: Path) -> None:
         load_harnesses(tmp_path)
 
 
+def test_a_variant_shares_the_image_of_its_program_and_must_agree_on_the_version(tmp_path: Path) -> None:
+    written(tmp_path, GOOD)
+    image = 'check = ["toy", "--version"]\nlayer = "FROM {base}"'
+    variant = GOOD.replace('name = "toy"', 'name = "toy-two"').replace(image, 'same_as = "toy"')
+    path = tmp_path / "toy-two.toml"
+    path.write_text(variant)
+    harness = Harness.from_file(path)
+    assert (harness.image, harness.layer) == ("toy", "FROM {base}")
+    path.write_text(variant.replace('"1.0"', '"2.0"'))
+    with pytest.raises(HarnessFileError, match=r"version is not that of toy, 1\.0"):
+        Harness.from_file(path)
+
+
 def test_the_shipped_harnesses_write_valid_files_and_pin_what_they_install() -> None:
     harnesses = load_harnesses(SHIPPED)
-    assert {"pi", "codex", "mini-swe-agent"} <= set(harnesses)
+    programs = {harness.image for harness in harnesses.values()}
+    assert len(programs) >= 12 and {"openclaw", "claude-code", "pi", "codex", "mini-swe-agent"} <= programs
     for harness in harnesses.values():
         assert harness.version in harness.layer
         for path, text in harness.launch("p", BASE_URL, "tok-1", "policy", 512).files.items():
@@ -104,3 +124,5 @@ def test_the_shipped_harnesses_write_valid_files_and_pin_what_they_install() -> 
                 json.loads(text)
             if path.endswith(".toml"):
                 tomllib.loads(text)
+            if path.endswith(".py"):
+                compile(text, path, "exec")

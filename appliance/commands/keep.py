@@ -1,4 +1,4 @@
-"""Commands for what a run is made of: configuration, images, task packs."""
+"""Commands for what a run is made of: configuration, task packs."""
 
 from __future__ import annotations
 
@@ -7,20 +7,17 @@ import json
 from pathlib import Path
 from typing import Any
 
-from appliance.commands.printing import command_of, overrides_of, show, show_event
-from appliance.config import RunConfig, home, leaves, resolve, sources
+from appliance.commands.printing import command_of, overrides_of, show
+from appliance.config import RunConfig, leaves, resolve, sources
 
 
 def add(commands: Any) -> None:
-    """Adds config, images and tasks."""
+    """Adds config and tasks."""
     command = command_of(commands, "config", _config, "show every key of a run, its value and meaning")
     command.add_argument("action", choices=["show"], help="show")
     command.add_argument("toml", type=Path, nargs="?", help="the run's TOML")
     command.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a key")
     command.add_argument("--sources", action="store_true", help="also say what decided each value")
-    command = command_of(commands, "images", _images, "build or list the sandbox images")
-    command.add_argument("action", choices=["build", "list"], help="build what is missing, or list what is there")
-    command.add_argument("names", nargs="*", help="only these harnesses")
     command = command_of(commands, "tasks", _tasks, "list the tasks of a pack")
     command.add_argument("action", choices=["list"], help="list")
     command.add_argument("pack", nargs="?", default="pocket", help="name under data/, or a folder")
@@ -35,18 +32,6 @@ def _config(arguments: argparse.Namespace) -> None:
     ]
     lines = [f"{r['key']:<26} = {json.dumps(r['value']):<22} {_origin(r)}{r['meaning']}" for r in rows]
     show(arguments, {"keys": rows}, "\n".join(lines))
-
-
-def _images(arguments: argparse.Namespace) -> None:
-    from appliance import views
-
-    if arguments.action == "build":
-        views.build_images(
-            home(), arguments.names, lambda line: show_event(arguments, {"part": "images", "message": line})
-        )
-    found = views.images(home())
-    lines = [f"{'✓' if i['present'] else '✗ missing'} {i['name']:<16} {i['ref']}" for i in found]
-    show(arguments, {"images": found}, "\n".join(lines))
 
 
 def _tasks(arguments: argparse.Namespace) -> None:

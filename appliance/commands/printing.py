@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from appliance.errors import ApplianceError, ConfigError, CorralError
@@ -26,11 +26,16 @@ def command_of(
 
 def overrides_of(arguments: argparse.Namespace) -> dict[str, str]:
     """The KEY=VALUE pairs of --set."""
+    return pairs_of(arguments.set, "--set", "write for example --set train.steps=4")
+
+
+def pairs_of(items: Sequence[str], option: str, remedy: str = "put an equals sign between the two") -> dict[str, str]:
+    """KEY=VALUE texts as a dictionary; ConfigError names the one that is none."""
     found: dict[str, str] = {}
-    for item in arguments.set:
+    for item in items:
         key, equals, value = item.partition("=")
         if not equals:
-            raise ConfigError(f"--set {item}: not KEY=VALUE", "write for example --set train.steps=4")
+            raise ConfigError(f"{option} {item}: not KEY=VALUE", remedy)
         found[key.strip()] = value.strip()
     return found
 

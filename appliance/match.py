@@ -38,7 +38,7 @@ class History(Generic[T]):
     """The calls of one rollout by what they said: `look` where a request stands, `add` the call it became."""
 
     def __init__(self) -> None:
-        self._calls: dict[bytes, T] = {}
+        self._calls: dict[bytes, list[tuple[Message, T]]] = {}
         self._recent: list[tuple[tuple[Tool, ...], tuple[Message, ...], bytes]] = []
 
     def look(self, request: Request) -> Place[T]:
@@ -47,19 +47,21 @@ class History(Generic[T]):
         Only calls with the same tools count: tools stand at the head of the prompt.
         """
         start, digest = self._begins(request)
-        found = (self._calls[digest], start) if start else None
-        for n, message in enumerate(request.messages[start:], start + 1):
+        found, n = self._calls.get(digest) if start else None, start
+        for i, message in enumerate(request.messages[start:], start + 1):
             digest = _digest(digest, message.canonical())
-            call = self._calls.get(digest)
-            if call is not None:
-                found = call, n
+            calls = self._calls.get(digest)
+            if calls is not None:
+                found, n = calls, i
         key = _digest(digest, (request.wire, request.max_tokens, request.settings))
-        return Place(key, digest, *(found or (None, 0)))
+        if found is None:
+            return Place(key, digest)
+        return Place(key, digest, _echoed(found, request.messages[n - 1]), n)
 
     def add(self, request: Request, history: bytes, answer: Message, call: T) -> None:
-        """Remember `call`; `history` is its place's. Of two calls that read alike, the later one counts."""
+        """Remember `call`; `history` is its place's. Several may read alike: see `_echoed`."""
         digest = _digest(history, answer.canonical())
-        self._calls[digest] = call
+        self._calls.setdefault(digest, []).append((answer, call))
         self._recent.append((request.tools, (*request.messages, answer), digest))
         del self._recent[:-_RECENT]
 
@@ -74,6 +76,16 @@ class History(Generic[T]):
             if (best is None or n > best[0]) and tools == request.tools and _is_start(messages, request.messages):
                 best = n, digest
         return best or (0, tools_digest(request.tools))
+
+
+def _echoed(calls: Sequence[tuple[Message, T]], echo: Message) -> T:
+    """Of calls whose answers read alike, the one whose tool-call ids came back, then whose reasoning, then the last."""
+
+    def likeness(answer: Message) -> tuple[bool, bool]:
+        ids = [call.id for call in answer.tool_calls]
+        return bool(ids) and ids == [call.id for call in echo.tool_calls], answer.reasoning == echo.reasoning
+
+    return max(reversed(calls), key=lambda known: likeness(known[0]))[1]
 
 
 def _is_start(known: Sequence[Message], messages: Sequence[Message]) -> bool:

@@ -8,6 +8,8 @@ are compared with each other.
 from __future__ import annotations
 
 import json
+import math
+import re
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -128,19 +130,52 @@ class Message:
     def canonical(self) -> tuple[object, ...]:
         """Key under which an echo equals the turn it echoes.
 
-        Ignores ids, reasoning (many harnesses drop it), outer white space of the content and the
-        white space inside tool arguments; notes on 18 harnesses show these are what they change.
+        Ignores ids, reasoning (many harnesses drop it), outer white space of the content and how tool arguments
+        are written down (`canonical_json`): these are what 18 harnesses were seen to change.
         """
         calls = tuple((c.name, canonical_json(c.arguments)) for c in self.tool_calls)
-        return (self.role, self.content.strip(), calls)
+        return (self.role, _SURROGATE.sub("\ufffd", self.content).strip(), calls)
+
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_CANONICAL_DEPTH = 100
+_LONGEST_INTEGER = 1e21
 
 
 def canonical_json(text: str) -> str:
-    """`text` with sorted keys and no optional white space; malformed JSON is returned stripped."""
+    """`text` as every harness's echo of it reads: keys sorted, no optional white space, numbers as JavaScript holds
+    them (1.0 is 1), lone surrogates as U+FFFD. Malformed or very deep JSON is returned stripped.
+    """
     try:
-        return json.dumps(json.loads(text), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        value = _canonical_value(json.loads(text), _CANONICAL_DEPTH)
     except (ValueError, RecursionError):
         return text.strip()
+    plain = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return _SURROGATE.sub("\ufffd", plain)
+
+
+def _canonical_value(value: object, depth: int) -> object:
+    if isinstance(value, str | bool) or value is None:
+        return value
+    if isinstance(value, int | float):
+        return _canonical_number(value)
+    if not depth:
+        raise ValueError("too deep")
+    if isinstance(value, dict):
+        return {key: _canonical_value(item, depth - 1) for key, item in value.items()}
+    assert isinstance(value, list)
+    return [_canonical_value(item, depth - 1) for item in value]
+
+
+def _canonical_number(value: int | float) -> int | float | None:
+    """The double that JavaScript makes of a number; infinities and NaN are null there."""
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    if not math.isfinite(number):
+        return None
+    return int(number) if number.is_integer() and abs(number) < _LONGEST_INTEGER else number
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +202,8 @@ class Request:
     """One model request, wire-neutral. `raw` is the body as received, never edited.
 
     `settings` is canonical JSON of the body's other fields that could change an answer (a retry has
-    the same); `include_usage` is Chat's stream option; `is_array` is Gemini's stream without `alt=sse`.
+    the same); `include_usage` is Chat's stream option; `is_array` is Gemini's stream without `alt=sse`;
+    `seals_reasoning` is Responses' client that keeps only `encrypted_content`.
     """
 
     wire: str
@@ -180,6 +216,7 @@ class Request:
     settings: str = ""
     include_usage: bool = False
     is_array: bool = False
+    seals_reasoning: bool = False
 
 
 @dataclass(frozen=True, slots=True)

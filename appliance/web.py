@@ -30,6 +30,8 @@ from appliance.wire import chat, gemini, messages, models, responses
 WIRES: dict[str, ModuleType] = {"chat": chat, "responses": responses, "messages": messages, "gemini": gemini}
 _Parse = Callable[[bytes], Request]
 _JSON = {"content-type": "application/json"}
+# Many clients read no answer before they have sent their body: so much of one too large is read and thrown away.
+_DRAIN = 8
 
 
 class Refusal(Exception):
@@ -87,6 +89,7 @@ def build_app(desk: Desk, limits: WebLimits) -> Starlette:
         routes += [
             Route(f"{prefix}/chat/completions", pages.chat, methods=["POST"]),
             Route(f"{prefix}/responses", pages.responses, methods=["POST"]),
+            Route(f"{prefix}/responses/input_tokens", pages.count_responses, methods=["POST"]),
             Route(f"{prefix}/responses", pages.no_websocket, methods=["GET"]),
             Route(f"{prefix}/messages", pages.messages, methods=["POST"]),
             Route(f"{prefix}/messages/count_tokens", pages.count_messages, methods=["POST"]),
@@ -115,6 +118,9 @@ class _Pages:
     async def responses(self, http: HttpRequest) -> Response:
         return await self._call(http, responses, responses.parse_request)
 
+    async def count_responses(self, http: HttpRequest) -> Response:
+        return await self._count(http, responses, responses.parse_request)
+
     async def messages(self, http: HttpRequest) -> Response:
         return await self._call(http, messages, messages.parse_request)
 
@@ -138,6 +144,8 @@ class _Pages:
             token, request = await self._request(http, parse)
             pending = await self._desk.take(token, request, http.headers)
         except Refusal as refusal:
+            if wire is responses and refusal.kind == "context_length_exceeded" and _is_codex(http):
+                return _failed_stream(refusal)
             return _refused(wire, refusal)
         return _Delivery(self._desk, request, pending, self._limits.keep_alive_s)
 
@@ -206,6 +214,17 @@ def _api(http: HttpRequest) -> str:
     return "messages" if "anthropic-version" in http.headers or "x-api-key" in http.headers else "chat"
 
 
+def _is_codex(http: HttpRequest) -> bool:
+    return "x-codex-turn-metadata" in http.headers or http.headers.get("originator", "").startswith("codex")
+
+
+def _failed_stream(refusal: Refusal) -> Response:
+    """codex ends at any status 400, but compacts on an event that says what a 400 would say to others."""
+    request = Request("responses", "", (), stream=True)
+    events = responses.stream_start(request, "0") + responses.stream_error(request, "0", refusal.message, refusal.kind)
+    return Response(events, media_type="text/event-stream")
+
+
 def _refused(wire: ModuleType, refusal: Refusal) -> Response:
     headers = dict(_JSON)
     if refusal.retry_after_s is not None:
@@ -214,16 +233,19 @@ def _refused(wire: ModuleType, refusal: Refusal) -> Response:
 
 
 async def _body(http: HttpRequest, limit: int) -> bytes:
-    """The whole body; Refusal 413 as soon as it is known to be longer than `limit`."""
-    length = http.headers.get("content-length", "0")
-    too_large = Refusal(413, f"the request body is larger than {limit} bytes", "request_too_large")
-    if length.isdigit() and int(length) > limit:
-        raise too_large
+    """The whole body; Refusal 413 when it is longer than `limit`, which a client hears once it has sent it all."""
     body = bytearray()
+    num_bytes = 0
     async for chunk in http.stream():
-        body += chunk
-        if len(body) > limit:
-            raise too_large
+        num_bytes += len(chunk)
+        if num_bytes <= limit:
+            body += chunk
+        elif num_bytes > _DRAIN * limit:
+            break
+        else:
+            body.clear()
+    if num_bytes > limit:
+        raise Refusal(413, f"the request body is larger than {limit} bytes", "request_too_large")
     return bytes(body)
 
 
@@ -269,20 +291,20 @@ class _Delivery(Response):
         headers = [(b"content-type", kind), (b"cache-control", b"no-cache")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send(_part(wire.stream_start(request, pending.call_id)))
-        num_keep_alives = 0
+        n = 0
         while not pending.done.is_set():
             with anyio.move_on_after(self._keep_alive_s):
                 await pending.done.wait()
             if not pending.done.is_set():
-                num_keep_alives += 1
-                await send(_part(wire.keep_alive(request, pending.call_id, num_keep_alives)))
+                n += 1
+                await send(_part(wire.keep_alive(request, pending.call_id, n)))
         if pending.answer is None:
             assert pending.refusal is not None
-            end = wire.stream_error(request, pending.call_id, pending.refusal.message, pending.refusal.kind)
+            end = wire.stream_error(request, pending.call_id, pending.refusal.message, pending.refusal.kind, n)
         else:
-            deltas = wire.stream_answer(request, pending.answer, pending.call_id, num_keep_alives)
+            deltas = wire.stream_answer(request, pending.answer, pending.call_id, n)
             await send(_part(b"".join(deltas)))
-            end = wire.stream_end(request, pending.answer, pending.call_id, num_keep_alives)
+            end = wire.stream_end(request, pending.answer, pending.call_id, n)
         await send({"type": "http.response.body", "body": end})
 
 

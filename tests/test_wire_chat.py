@@ -52,7 +52,7 @@ def test_what_pi_sends_in_its_second_request() -> None:
     request = chat.parse_request(
         body(
             {"role": "system", "content": "You are a coding agent."},
-            {"role": "user", "content": [{"type": "text", "text": "Read "}, {"type": "text", "text": "notes"}]},
+            {"role": "user", "content": [{"type": "text", "text": "Read"}, {"type": "text", "text": "notes"}]},
             {
                 "role": "assistant",
                 "content": None,
@@ -73,7 +73,7 @@ def test_what_pi_sends_in_its_second_request() -> None:
         )
     )
     assert [m.role for m in request.messages] == ["system", "user", "assistant", "tool"]
-    assert request.messages[1].content == "Read notes"
+    assert request.messages[1].content == "Read\nnotes"
     assert request.messages[2] == Message("assistant", tool_calls=(ToolCall("call_1", "bash", '{"command":"ls"}'),))
     assert (request.stream, request.include_usage, request.max_tokens) == (True, True, 512)
     assert request.tools[0].parameters == '{"type": "object"}'

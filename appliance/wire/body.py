@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 JsonObject = dict[str, object]
 
@@ -135,6 +135,29 @@ def need_object(value: object, place: str) -> JsonObject:
     if not isinstance(value, dict):
         raise ValueError(f"{place}: expected an object, got {kind_of(value)}")
     return value
+
+
+def text_of(value: object, place: str, kinds: Collection[str], separator: str) -> str:
+    """Text of a content: a string or a list of text parts of these `kinds`; absent is empty.
+
+    An assistant's parts are one sampled text (`separator` empty); others are put on lines of their own, as
+    stock servers do.
+    """
+    if value is None or isinstance(value, str):
+        return value or ""
+    if not isinstance(value, list):
+        raise ValueError(f"{place}: expected a string or an array, got {kind_of(value)}")
+    texts: list[str] = []
+    for i, item in enumerate(value):
+        if isinstance(item, str):
+            texts.append(item)
+            continue
+        part = need_object(item, f"{place}[{i}]")
+        kind = part.get("type", "text")
+        if kind not in kinds:
+            raise ValueError(f"{place}[{i}]: this model takes text only, not {kind!r}")
+        texts.append(get_str(part, "refusal" if kind == "refusal" else "text", f"{place}[{i}].text"))
+    return separator.join(texts)
 
 
 def argument_text(value: object, place: str) -> str:

@@ -19,12 +19,12 @@ from appliance.wire.body import (
     get_count,
     get_list,
     get_str,
-    kind_of,
     load_object,
     need_object,
     need_str,
     schema_text,
     settings_text,
+    text_of,
 )
 
 # Fields that do not change an answer: a retry may differ in them, and they are kept in `raw`.
@@ -47,6 +47,7 @@ _NOT_SETTINGS = frozenset(
         "session_id",
     }
 )
+_TEXT_PARTS = ("text", "refusal", "input_text", "output_text")
 _ROLES = {
     "system": "system",
     "developer": "system",
@@ -87,31 +88,11 @@ def _message(value: object, place: str) -> Message:
     reasoning = source.get("reasoning_content") or source.get("reasoning")
     return Message(
         role=role,
-        content=_content(source.get("content"), f"{place}.content"),
+        content=text_of(source.get("content"), f"{place}.content", _TEXT_PARTS, "" if role == "assistant" else "\n"),
         reasoning=reasoning if role == "assistant" and isinstance(reasoning, str) else "",
         tool_calls=_tool_calls(source, place) if role == "assistant" else (),
         tool_call_id=get_str(source, "tool_call_id", f"{place}.tool_call_id") if role == "tool" else "",
     )
-
-
-def _content(value: object, place: str) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, str):
-        return value
-    if not isinstance(value, list):
-        raise ValueError(f"{place}: expected a string or an array, got {kind_of(value)}")
-    texts: list[str] = []
-    for i, item in enumerate(value):
-        if isinstance(item, str):
-            texts.append(item)
-            continue
-        part = need_object(item, f"{place}[{i}]")
-        kind = part.get("type", "text")
-        if kind not in ("text", "refusal", "input_text", "output_text"):
-            raise ValueError(f"{place}[{i}]: this model takes text only, not {kind!r}")
-        texts.append(get_str(part, "refusal" if kind == "refusal" else "text", f"{place}[{i}].text"))
-    return "".join(texts)
 
 
 def _tool_calls(source: JsonObject, place: str) -> tuple[ToolCall, ...]:
@@ -217,7 +198,7 @@ def stream_end(request: Request, answer: Answer, call_id: str, num_keep_alives: 
     return end + b"data: [DONE]\n\n"
 
 
-def stream_error(request: Request, call_id: str, message: str, kind: str) -> bytes:
+def stream_error(request: Request, call_id: str, message: str, kind: str, num_keep_alives: int = 0) -> bytes:
     """The end of a stream that failed after its headers were sent."""
     return b"data: " + error_body(500, message, kind) + b"\n\n"
 

@@ -256,7 +256,7 @@ def stream_end(request: Request, answer: Answer, call_id: str, num_keep_alives: 
     return _framed(request, last) + (b"]" if request.is_array else b"")
 
 
-def stream_error(request: Request, call_id: str, message: str, kind: str) -> bytes:
+def stream_error(request: Request, call_id: str, message: str, kind: str, num_keep_alives: int = 0) -> bytes:
     """The end of a stream that failed after its headers were sent."""
     body = error_body(503, message, kind)
     return b"," + body + b"]" if request.is_array else b"data: " + body + b"\n\n"

@@ -246,7 +246,7 @@ def stream_end(request: Request, answer: Answer, call_id: str, num_keep_alives: 
     return _event("message_delta", delta=delta, usage=_usage(answer)) + _event("message_stop")
 
 
-def stream_error(request: Request, call_id: str, message: str, kind: str) -> bytes:
+def stream_error(request: Request, call_id: str, message: str, kind: str, num_keep_alives: int = 0) -> bytes:
     """The end of a stream that failed after its headers were sent."""
     return b"event: error\ndata: " + error_body(503, message, kind) + b"\n\n"
 

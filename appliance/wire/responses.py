@@ -1,33 +1,27 @@
 """OpenAI Responses: items in, items and server-sent events out. Pure; no clock, no I/O.
 
-Contiguous assistant items (reasoning, message, calls) are one turn, as one sampled answer was. The
-terminal event is `response.completed` (or `response.incomplete` when the token limit cut the answer);
+The terminal event is `response.completed` (or `response.incomplete` when the token limit cut the answer);
 codex leaves at that event, so it is sent after the commit (I3).
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
-from appliance.types import Answer, Message, Request, StopReason, Tool, ToolCall
+from appliance.types import Answer, Request, StopReason, ToolCall
 from appliance.wire.body import (
-    CUSTOM_SCHEMA,
     JsonObject,
-    argument_text,
     compact,
     custom_input,
     get_bool,
     get_count,
     get_list,
     get_str,
-    kind_of,
     load_object,
     need_object,
-    need_str,
-    schema_text,
     settings_text,
 )
+from appliance.wire.items import SHELL_OPTIONS, input_messages, offered_tools, sealed
 
 _NOT_SETTINGS = frozenset(
     {
@@ -48,14 +42,6 @@ _NOT_SETTINGS = frozenset(
         "service_tier",
     }
 )
-_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
-_TEXT_PARTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text", "refusal")
-_SHELL_SCHEMA = (
-    '{"type": "object", "properties": {"command": {"type": "array", "items": {"type": "string"}}}, '
-    '"required": ["command"]}'
-)
-# What codex and the SDK may add to a local_shell_call; kept when echoed so that nothing is lost on re-rendering.
-_SHELL_OPTIONS = ("timeout_ms", "working_directory", "user")
 
 
 def parse_request(body: bytes) -> Request:
@@ -63,131 +49,25 @@ def parse_request(body: bytes) -> Request:
     source = load_object(body)
     if source.get("previous_response_id") is not None:
         raise ValueError("previous_response_id: not supported, send the whole input")
-    messages = _messages(source)
+    for name in ("conversation", "prompt"):
+        if source.get(name) is not None:
+            raise ValueError(f"{name}: not supported, send the whole input")
+    if source.get("background"):
+        raise ValueError("background: not supported, the answer is made while the request waits")
+    messages = input_messages(source)
     if not messages:
         raise ValueError("input: missing or empty")
     return Request(
         wire="responses",
         model=get_str(source, "model", "model"),
         messages=messages,
-        tools=tuple(_tools(get_list(source, "tools", "tools"), "tools", "")),
+        tools=tuple(offered_tools(get_list(source, "tools", "tools"), "tools")),
         stream=get_bool(source, "stream", "stream"),
         max_tokens=get_count(source, "max_output_tokens"),
         raw=body,
         settings=settings_text(source, _NOT_SETTINGS),
+        seals_reasoning="reasoning.encrypted_content" in get_list(source, "include", "include"),
     )
-
-
-def _messages(source: JsonObject) -> tuple[Message, ...]:
-    out: list[Message] = []
-    instructions = get_str(source, "instructions", "instructions")
-    if instructions:
-        out.append(Message("system", instructions))
-    value = source.get("input")
-    if isinstance(value, str):
-        return (*out, Message("user", value))
-    open_turn = False
-    for i, item in enumerate(get_list(source, "input", "input")):
-        message = _item(need_object(item, f"input[{i}]"), f"input[{i}]")
-        if message is None:
-            continue
-        if message.role == "assistant" and open_turn:
-            out[-1] = _joined(out[-1], message)
-        else:
-            out.append(message)
-        open_turn = message.role == "assistant"
-    return tuple(out)
-
-
-def _joined(turn: Message, item: Message) -> Message:
-    return replace(
-        turn,
-        content=turn.content + item.content,
-        reasoning=turn.reasoning + item.reasoning,
-        tool_calls=turn.tool_calls + item.tool_calls,
-    )
-
-
-def _item(item: JsonObject, place: str) -> Message | None:
-    """One input item as a message; None for kinds that say nothing to a text model."""
-    kind = item.get("type") or "message"
-    if kind == "message":
-        role = _ROLES.get(need_str(item, "role", f"{place}.role"))
-        if role is None:
-            raise ValueError(f"{place}.role: unknown role {item['role']!r}")
-        return Message(role, _text(item.get("content"), f"{place}.content"))
-    if kind == "reasoning":
-        text = _text(item.get("content"), f"{place}.content") or _text(item.get("summary"), f"{place}.summary")
-        return Message("assistant", reasoning=text)
-    if kind in ("function_call", "custom_tool_call", "local_shell_call"):
-        return Message("assistant", tool_calls=(_call(item, str(kind), place),))
-    if kind in ("function_call_output", "custom_tool_call_output", "local_shell_call_output"):
-        call_id = get_str(item, "call_id", f"{place}.call_id") or get_str(item, "id", f"{place}.id")
-        return Message("tool", _text(item.get("output"), f"{place}.output"), tool_call_id=call_id)
-    if kind == "item_reference":
-        raise ValueError(f"{place}: item references are not supported, send the whole input")
-    return None
-
-
-def _call(item: JsonObject, kind: str, place: str) -> ToolCall:
-    call_id = get_str(item, "call_id", f"{place}.call_id") or get_str(item, "id", f"{place}.id")
-    if kind == "local_shell_call":
-        action = need_object(item.get("action"), f"{place}.action")
-        kept = {"command": get_list(action, "command", f"{place}.action.command")} | {
-            key: action[key] for key in _SHELL_OPTIONS if action.get(key) is not None
-        }
-        return ToolCall(call_id, "local_shell", json.dumps(kept, ensure_ascii=False))
-    name = need_str(item, "name", f"{place}.name")
-    namespace = get_str(item, "namespace", f"{place}.namespace")
-    if kind == "custom_tool_call":
-        text = get_str(item, "input", f"{place}.input")
-        return ToolCall(call_id, name, json.dumps({"input": text}, ensure_ascii=False), namespace)
-    return ToolCall(call_id, name, argument_text(item.get("arguments"), f"{place}.arguments"), namespace)
-
-
-def _text(value: object, place: str) -> str:
-    """Text of a content: a string, a list of parts, or (tool outputs) an object with `content`."""
-    if value is None:
-        return ""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, dict):
-        return _text(value.get("content"), f"{place}.content") if "content" in value else json.dumps(value)
-    if not isinstance(value, list):
-        raise ValueError(f"{place}: expected a string or an array, got {kind_of(value)}")
-    texts: list[str] = []
-    for i, item in enumerate(value):
-        part = need_object(item, f"{place}[{i}]")
-        kind = part.get("type", "text")
-        if kind not in _TEXT_PARTS:
-            raise ValueError(f"{place}[{i}]: this model takes text only, not {kind!r}")
-        texts.append(get_str(part, "refusal" if kind == "refusal" else "text", f"{place}[{i}].text"))
-    return "".join(texts)
-
-
-def _tools(items: list[object], place: str, namespace: str) -> list[Tool]:
-    """Function, custom, local_shell and (one level of) namespace tools; hosted tools are left out."""
-    tools: list[Tool] = []
-    for i, item in enumerate(items):
-        at = f"{place}[{i}]"
-        entry = need_object(item, at)
-        kind = entry.get("type", "function")
-        if kind == "function":
-            parameters = schema_text(entry.get("parameters"), f"{at}.parameters")
-            tools.append(_named(entry, at, parameters, namespace, "function"))
-        elif kind == "custom":
-            tools.append(_named(entry, at, CUSTOM_SCHEMA, namespace, "custom"))
-        elif kind == "local_shell":
-            tools.append(Tool("local_shell", "Run a command.", _SHELL_SCHEMA, kind="local_shell"))
-        elif kind == "namespace" and not namespace:
-            name = need_str(entry, "name", f"{at}.name")
-            tools += _tools(get_list(entry, "tools", f"{at}.tools"), f"{at}.tools", name)
-    return tools
-
-
-def _named(entry: JsonObject, place: str, parameters: str, namespace: str, kind: str) -> Tool:
-    description = get_str(entry, "description", f"{place}.description")
-    return Tool(need_str(entry, "name", f"{place}.name"), description, parameters, namespace, kind)
 
 
 # ------------------------------------------------------------------ what the harness is told
@@ -226,10 +106,10 @@ def stream_end(request: Request, answer: Answer, call_id: str, num_keep_alives: 
     return _event(f"response.{response['status']}", 2 + num_keep_alives + num_events, response=response)
 
 
-def stream_error(request: Request, call_id: str, message: str, kind: str) -> bytes:
+def stream_error(request: Request, call_id: str, message: str, kind: str, num_keep_alives: int = 0) -> bytes:
     """The end of a stream that failed after its headers were sent."""
     response = _response(request, call_id, "failed", []) | {"error": {"code": kind, "message": message}}
-    return _event("response.failed", 1_000_000, response=response)
+    return _event("response.failed", 2 + num_keep_alives, response=response)
 
 
 def error_body(status: int, message: str, kind: str) -> bytes:
@@ -246,12 +126,20 @@ def context_error(num_tokens: int, limit: int) -> str:
     )
 
 
+def count_json(num_tokens: int) -> bytes:
+    """The answer of `input_tokens`."""
+    return compact({"object": "response.input_tokens", "input_tokens": num_tokens})
+
+
 def _items(request: Request, answer: Answer, call_id: str) -> list[JsonObject]:
     """The output items; an answer of nothing is one empty message, so that the client sees a turn."""
     message, items = answer.message, list[JsonObject]()
     if message.reasoning:
         part = {"type": "reasoning_text", "text": message.reasoning}
-        items.append({"id": f"rs_{call_id}", "type": "reasoning", "summary": [], "content": [part]})
+        item: JsonObject = {"id": f"rs_{call_id}", "type": "reasoning", "summary": [], "content": [part]}
+        if request.seals_reasoning:
+            item["encrypted_content"] = sealed(message.reasoning)
+        items.append(item)
     if message.content or not message.tool_calls:
         items.append(
             {
@@ -302,7 +190,7 @@ def _shell_action(arguments: str) -> JsonObject | None:
     command = value.get("command") if isinstance(value, dict) else None
     if not isinstance(command, list) or not all(isinstance(word, str) for word in command):
         return None
-    kept = {key: value[key] for key in _SHELL_OPTIONS if value.get(key) is not None}
+    kept = {key: value[key] for key in SHELL_OPTIONS if value.get(key) is not None}
     return {"type": "exec", "command": command, "env": {}} | kept
 
 

@@ -191,6 +191,14 @@ class RunConfig(Section):
         return self
 
     @property
+    def train_ranks(self) -> int:
+        """Processes that train: `train.ranks`, or one for each GPU that the engines leave free."""
+        if self.train.ranks or self.engine.resolved_device == "cpu":
+            return self.train.ranks or 1
+        gpus = num_gpus()
+        return max(1, gpus if self.engine.sleep else gpus - self.engine.replicas)
+
+    @property
     def pack_path(self) -> Path:
         """Folder of the pack: under data/ by name, or as given."""
         named = CHECKOUT / "data" / self.tasks.pack
@@ -201,6 +209,12 @@ class _Environment(BaseSettings, RunConfig):
     """The same keys as environment variables, for example CORRAL_RUN_TRAIN__STEPS."""
 
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, env_nested_delimiter="__", extra="forbid")
+
+
+def num_gpus() -> int:
+    """NVIDIA GPUs that the driver shows."""
+    folder = Path("/proc/driver/nvidia/gpus")
+    return len(list(folder.iterdir())) if folder.is_dir() else 0
 
 
 def home() -> Path:

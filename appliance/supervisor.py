@@ -274,7 +274,7 @@ class Supervisor:
         if not left:
             return
         self.store.begin_phase(self.run.id, "train")
-        async with TrainChild(self.home, self.run.id, "train") as trainer:
+        async with TrainChild(self.home, self.run.id, "train", self.config.train_ranks) as trainer:
             for step in left:
                 await sampler.use(step - 1)
                 await self._rollouts_of(place, sampler, step)

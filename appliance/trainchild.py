@@ -6,6 +6,7 @@ a step is started again and takes the step from the last version; one that stops
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tempfile
@@ -24,7 +25,9 @@ EXPLAINED_EXIT = 3
 MAX_RESTARTS = 3
 POLL_S = 0.1
 END_S = 20.0
-TAIL_BYTES = 4000
+TAIL_BYTES = 8000
+ROOT_CAUSE = re.compile(r"Root Cause.*?rank +: (?P<rank>\d+).*?exitcode +: (?P<code>-?\d+)", re.DOTALL)
+"""Where torchrun names the rank that failed first."""
 
 
 def is_signal(code: int) -> bool:
@@ -33,12 +36,13 @@ def is_signal(code: int) -> bool:
 
 
 class TrainChild:
-    """`mode` is `coldstart` (ends by itself) or `train` (serves steps until closed)."""
+    """`mode` is `coldstart` (ends by itself) or `train` (serves steps until closed); `ranks` share the training."""
 
-    def __init__(self, home: Path, run_id: str, mode: str) -> None:
+    def __init__(self, home: Path, run_id: str, mode: str, ranks: int = 1) -> None:
         self._home = home
         self._run_id = run_id
         self._mode = mode
+        self._ranks = ranks
         self._log = home / "runs" / run_id / "trainer.log"
         self._process: anyio.abc.Process | None = None
 
@@ -84,13 +88,15 @@ class TrainChild:
             assert self._process is not None
             code = self._process.returncode
             if code is not None:
+                code, last = self._end_of(code)
                 restarts += 1
                 if code == EXPLAINED_EXIT or restarts > MAX_RESTARTS:
                     raise self._failed(code)
                 store.log(
                     "error",
                     "trainer",
-                    f"ended with code {code}; started again ({restarts} of {MAX_RESTARTS})",
+                    f"{last if self._ranks > 1 else f'ended with code {code}'}; started again "
+                    f"({restarts} of {MAX_RESTARTS})",
                     self._run_id,
                 )
                 await anyio.sleep(restarts)
@@ -100,7 +106,7 @@ class TrainChild:
     async def _start(self) -> None:
         self._log.parent.mkdir(parents=True, exist_ok=True)
         scratch = tempfile.mkdtemp(prefix="corral-trainer-")
-        trainer = [sys.executable, "-m", "appliance.train.trainer", self._mode, str(self._home), self._run_id]
+        trainer = [sys.executable, "-m", *self._module(), self._mode, str(self._home), self._run_id]
         with self._log.open("ab") as log:
             self._process = await anyio.open_process(
                 [sys.executable, "-I", "-S", engine_guard.__file__, scratch, *trainer],
@@ -110,6 +116,13 @@ class TrainChild:
                 start_new_session=True,
             )
 
+    def _module(self) -> list[str]:
+        """The trainer alone, or as many of it as there are ranks, under torchrun on this machine."""
+        if self._ranks == 1:
+            return ["appliance.train.trainer"]
+        local = ["--standalone", "--local-addr", "127.0.0.1", f"--nproc-per-node={self._ranks}"]
+        return ["torch.distributed.run", *local, "-m", "appliance.train.trainer"]
+
     async def _end(self) -> None:
         process = self._process
         if process is None or process.stdin is None:
@@ -118,11 +131,23 @@ class TrainChild:
             await process.stdin.aclose()
             await process.wait()
 
-    def _failed(self, code: int) -> TrainingError:
+    def _end_of(self, code: int) -> tuple[int, str]:
+        """Exit code and last words of what ended first: torchrun itself says 1 whichever rank failed, and how."""
         try:
             last = self._log.read_bytes()[-TAIL_BYTES:].decode(errors="replace").strip()
         except OSError as error:
-            last = f"(no log: {error})"
+            return code, f"(no log: {error})"
+        root = ROOT_CAUSE.search(last)
+        if self._ranks == 1 or root is None:
+            return code, last
+        rank, code = int(root["rank"]), int(root["code"])
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+        words = [line for line in last[: last.rfind("Traceback")].splitlines() if line.strip() and line[0] not in "WEI"]
+        told = words[-1] if code == EXPLAINED_EXIT and words else f"rank {rank} of {self._ranks} {how}"
+        return code, told
+
+    def _failed(self, code: int) -> TrainingError:
+        code, last = self._end_of(code)
         explained = (
             last.splitlines()[-1] if code == EXPLAINED_EXIT and last else f"exit code {code}; last lines:\n{last}"
         )

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -140,6 +141,40 @@ def split(sequences: Many[Sequence], count: int) -> list[list[Sequence]]:
         home[rollout] = emptiest
         parts[emptiest] += sizes[rollout]
     return [[s for s in sequences if home[s.rollout] == part] for part in range(len(parts))]
+
+
+def deal(sequences: Many[Sequence], count: int) -> list[list[Sequence]]:
+    """Shares a batch among `count` ranks: rollouts stay whole, those that share most stay together, and the largest
+
+    share of tokens to compute is as small as cuts between rollouts can make it. A rank may get nothing.
+    """
+    rows = sorted((_trimmed(s) for s in sequences if s.mask.any()), key=_order)
+    shared = [0, *(_common_prefix(a.ids, b.ids) for a, b in pairwise(rows))][: len(rows)]
+    added: dict[int, int] = {}
+    context: dict[int, int] = {}  # what a share that begins with this rollout computes again
+    for row, prefix in zip(rows, shared, strict=True):
+        context.setdefault(row.rollout, prefix)
+        added[row.rollout] = added.get(row.rollout, 0) + len(row.ids) - prefix
+    low, high = 1, sum(added.values()) + 1
+    while low < high:  # the smallest budget that needs no more shares than there are ranks
+        middle = (low + high) // 2
+        enough = len(_shares(added, context, middle)) <= count
+        low, high = (low, middle) if enough else (middle + 1, high)
+    home = {rollout: n for n, share in enumerate(_shares(added, context, low)) for rollout in share}
+    return [[s for s in sequences if home.get(s.rollout) == n] for n in range(count)]
+
+
+def _shares(added: dict[int, int], context: dict[int, int], budget: int) -> list[list[int]]:
+    """Rollouts in order, cut where a share would hold more than `budget` tokens."""
+    shares: list[list[int]] = []
+    used = 0
+    for rollout, tokens in added.items():
+        if not shares or used + tokens > budget:
+            shares.append([])
+            used = context[rollout]
+        shares[-1].append(rollout)
+        used += tokens
+    return shares
 
 
 def _trimmed(row: Sequence) -> Sequence:

@@ -30,6 +30,7 @@ from appliance.train.bases import BaseSettings, fingerprint, load_base
 from appliance.train.batch import Packed
 from appliance.train.folders import new_folder
 from appliance.train.logits import Head, label_logprobs
+from appliance.train.ranks import local_rank
 
 ADAPTED = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 ADAPTER_WEIGHTS, ADAPTER_CONFIG, ORIGIN = "adapter_model.safetensors", "adapter_config.json", "origin.json"
@@ -50,7 +51,10 @@ class PolicySettings:
 def settings_of(config: RunConfig) -> PolicySettings:
     """The run's policy."""
     base = BaseSettings(config.model.quantization, config.model.dtype, config.train.checkpointing)
-    return PolicySettings(base, config.model.lora_rank, config.engine.resolved_device, config.seed)
+    device = "cpu" if config.engine.resolved_device == "cpu" else f"cuda:{local_rank()}"
+    return PolicySettings(base, config.model.lora_rank, device, config.seed)
+        base, config.model.lora_rank, "cpu" if device == "cpu" else f"cuda:{local_rank()}", config.seed
+    )
 
 
 class Policy:

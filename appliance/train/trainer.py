@@ -14,7 +14,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,11 +33,15 @@ POLL_S = 0.05
 EXPLAINED_EXIT = 3
 OPTIMIZER = "optimizer.pt"
 KEPT_STATES = 2
+IDLE_S = 60.0
+"""Seconds between two signs of life to the other ranks while there is nothing to do."""
 
 
 def main(arguments: Sequence[str]) -> int:
     """`coldstart HOME RUN` or `train HOME RUN`. Ends with 3 and one last line when it can explain why."""
     mode, home, run_id = arguments
+    if mode == "train" and os.environ.get("RANK", "0") != "0":
+        return _follow(Path(home), run_id)
     # Before torch is imported: idle threads must sleep, the sampler and harnesses need the cores.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", DO_NOT_TRACK="1")
@@ -57,15 +61,31 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
+def _follow(home: Path, run_id: str) -> int:
+    """A rank that is not the first: it takes what rank 0 tells it, and knows the model folder alone."""
+    from appliance.train.follower import follow
+
+    try:
+        follow(home / "runs" / run_id / "model" / "base")
+    except ApplianceError as error:
+        sys.stdout.write(f"rank {os.environ['RANK']}: {error}".replace("\n", " ") + "\n")
+        return EXPLAINED_EXIT
+    return 0
+
+
 def serve(home: Path, store: Store, run_id: str) -> None:
     """Takes steps as the supervisor opens them, until the process is ended."""
     trainer = Trainer(home, store, run_id)
+    heard_at = time.monotonic()
     while True:
         step = store.next_step(run_id)
-        if step is None:
-            time.sleep(POLL_S)
-        else:
+        if step is not None:
             trainer.take(step)
+            heard_at = time.monotonic()
+        elif time.monotonic() - heard_at > IDLE_S:
+            trainer.ranks.told(None)
+            heard_at = time.monotonic()
+        time.sleep(POLL_S)
 
 
 class Trainer:
@@ -74,9 +94,11 @@ class Trainer:
     def __init__(self, home: Path, store: Store, run_id: str) -> None:
         from appliance.train.bases import check_tokenizer
         from appliance.train.policy import load_policy, set_threads, settings_of
+        from appliance.train.ranks import join
         from appliance.train.update import load_optimizer, make_optimizer
 
-        set_threads(os.cpu_count() or 1)
+        self.ranks = join()
+        set_threads(max(1, (os.cpu_count() or 1) // self.ranks.count))
         self.store, self.run_id = store, run_id
         self.config = config = from_record(store.run(run_id).config)
         self.folder = home / "runs" / run_id
@@ -87,6 +109,8 @@ class Trainer:
         self.optimizer = make_optimizer(self.policy, config.train.learning_rate, config.train.optimizer)
         if (adapter / OPTIMIZER).exists():  # a cold start's version has none
             load_optimizer(self.optimizer, adapter / OPTIMIZER)
+        self.ranks.told(config.model_dump(mode="json"))
+        self.ranks.copy(self.policy.parameters(), self.optimizer)
         store.log("info", "trainer", f"ready with version {version}", run_id)
 
     def take(self, step: int) -> None:
@@ -104,7 +128,9 @@ class Trainer:
         if sequences:
             for group in self.optimizer.param_groups:
                 group["lr"] = rate_at(self.config, step)
-            learnt = learn(self.policy, sequences, self.optimizer, update_settings(self.config))
+            self.ranks.told(step)
+            settings = replace(update_settings(self.config), ranks=self.ranks)
+            learnt = learn(self.policy, sequences, self.optimizer, settings)
             metrics |= {name: float(value) for name, value in asdict(learnt).items()}
         else:
             told = f"step {step}: no group has rewards that differ; nothing was learnt"

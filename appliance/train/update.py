@@ -27,6 +27,7 @@ from appliance.train.batch import Packed, Sequence, pack, split
 from appliance.train.folders import new_file
 from appliance.train.loss import Loss, LossSettings, Terms, clip_higher, gspo, kl_k2
 from appliance.train.policy import Policy
+from appliance.train.ranks import Ranks
 
 Watch = Callable[[NDArray[np.int64], NDArray[np.float32]], None]
 """Told the rollout and |log π_old − log μ| of each term of an update, before its step; raises to stop it."""
@@ -37,7 +38,8 @@ class UpdateSettings:
     """policy_loss: a function of loss.py · temperature: the sampler's · max_grad_norm: a longer gradient is scaled
 
     down to it · minibatches: updates a batch, each on whole rollouts · row_tokens: trie tokens computed at once ·
-    kl_weight: of k2 to the reference, which must then be an adapter of the policy named `adapters.REFERENCE`.
+    kl_weight: of k2 to the reference, which must then be an adapter of the policy named `adapters.REFERENCE` ·
+    ranks: who shares the work; rollouts are never split between them either.
     """
 
     loss: LossSettings = field(default_factory=LossSettings)
@@ -47,6 +49,7 @@ class UpdateSettings:
     minibatches: int = 1
     row_tokens: int = 4096
     kl_weight: float = 0.0
+    ranks: Ranks = field(default_factory=Ranks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +126,8 @@ def learn(
     watch: Watch | None = None,
 ) -> Metrics:
     """One batch: `settings.minibatches` updates on whole rollouts, all against the policy at its start (π_old)."""
-    parts = [pack(part, settings.row_tokens) for part in split(sequences, settings.minibatches)]
+    own = settings.ranks.dealt(split(sequences, settings.minibatches))
+    parts = [pack(part, settings.row_tokens) for part in own]
     if len(parts) == 1:
         return update(policy, parts[0], optimizer, settings, watch=watch)
     old = [[frozen_logprobs(policy, p, settings) for p in packs] for packs in parts]
@@ -145,6 +149,7 @@ def update(
     """
     optimizer.zero_grad(set_to_none=True)
     metrics = accumulate(policy, packs, settings, old_logprobs, watch)
+    settings.ranks.add_up(policy.parameters())
     grad_norm = bounded(policy.parameters(), settings.max_grad_norm)
     refuse_nan(metrics.loss, grad_norm)
     if grad_norm > 0:
@@ -164,7 +169,7 @@ def accumulate(
 
     `watch` is told the gaps once all packs are through, so that it can stop the update before its step.
     """
-    total = sum(p.num_terms for p in packs)
+    total = sum(settings.ranks.gathered(sum(p.num_terms for p in packs)))
     if not total:
         raise TrainingError("the batch has no trained token", "see why rollouts failed: corral status")
     frozen = [Frozen(old) for old in old_logprobs] if old_logprobs is not None else [Frozen()] * len(packs)
@@ -175,9 +180,11 @@ def accumulate(
         metrics, gap = _accumulate(policy, packed, held, settings, total)
         measured.append(metrics)
         gaps.append(gap)
+    told = settings.ranks.gathered((measured, [p.rollouts for p in packs], gaps))
     if watch is not None:
-        watch(np.concatenate([p.rollouts for p in packs]), np.concatenate(gaps))
-    return joined(measured)
+        rollouts = [part for _, parts, _ in told for part in parts]
+        watch(np.concatenate(rollouts), np.concatenate([gap for _, _, parts in told for gap in parts]))
+    return joined([metrics for parts, _, _ in told for metrics in parts])
 
 
 def _accumulate(
@@ -253,8 +260,11 @@ def _with_rollout_ratios(
     policy: Policy, packs: Many[Packed], frozen: Many[Frozen], settings: UpdateSettings
 ) -> list[Frozen]:
     """Adds what a loss on rollouts needs: each rollout's mean log ratio over all packs, and its terms' shares."""
-    rollouts = np.concatenate([p.rollouts for p in packs])
+    rollouts = np.concatenate([np.zeros(0, np.int64), *(p.rollouts for p in packs)])
     names, which, counts = np.unique(rollouts, return_inverse=True, return_counts=True)
+    num_terms, num_rollouts = map(sum, zip(*settings.ranks.gathered((len(rollouts), len(names))), strict=True))
+    if not packs:
+        return []
     if all(f.old_logprobs is None for f in frozen):
         ratios = np.zeros(len(rollouts))
     else:
@@ -266,7 +276,7 @@ def _with_rollout_ratios(
             ]
         )
     means = np.bincount(which, ratios) / counts
-    shares = len(rollouts) / (len(names) * counts)
+    shares = num_terms / (num_rollouts * counts)
     edges = np.cumsum([p.num_terms for p in packs])[:-1]
     return [
         replace(held, log_ratios=_tensor(means[part], policy), shares=_tensor(shares[part], policy))

@@ -53,8 +53,6 @@ def settings_of(config: RunConfig) -> PolicySettings:
     base = BaseSettings(config.model.quantization, config.model.dtype, config.train.checkpointing)
     device = "cpu" if config.engine.resolved_device == "cpu" else f"cuda:{local_rank()}"
     return PolicySettings(base, config.model.lora_rank, device, config.seed)
-        base, config.model.lora_rank, "cpu" if device == "cpu" else f"cuda:{local_rank()}", config.seed
-    )
 
 
 class Policy:

@@ -93,6 +93,11 @@ class RolloutSection(Section):
     memory_mb: Positive = Field(1024, description="MiB of memory a sandbox may use")
     pids: Positive = Field(128, description="processes a sandbox may have")
     cpus: float = Field(2.0, gt=0, description="cores a sandbox may use")
+    disk_mb: Positive = Field(512, description="MiB that workspace and HOME may hold together; counted as memory")
+    files: Positive = Field(100_000, description="files and folders that workspace and HOME may hold together")
+    idle_s: int = Field(0, ge=0, description="seconds of doing nothing after which a harness is ended; 0: never")
+    grace_s: int = Field(2, ge=0, description="seconds from SIGTERM to SIGKILL when a harness is ended")
+    hosts: tuple[str, ...] = Field((), description="more Podman hosts, unix:///… or ssh://…: see docs/scale.md")
 
 
 class ColdstartSection(Section):

@@ -15,26 +15,35 @@ from pathlib import Path
 import anyio
 from anyio import to_thread
 
+from appliance.container import Limits
+
 LOOK_EVERY_S = 2.0
-MOST_ENTRIES = 50_000
 
 
-async def cancel_when_full(folders: Sequence[Path], limit_bytes: int, scope: anyio.CancelScope) -> None:
-    """Cancel `scope` once the folders hold more than the limit; without folders there is nothing to do."""
+async def cancel_when_full(folders: Sequence[Path], limits: Limits, scope: anyio.CancelScope) -> None:
+    """Cancel `scope` once the folders hold more than the limit; those with a file system of that size need no look."""
+    folders = [folder for folder in folders if not _is_bounded(folder, limits)]
     while folders:
         await anyio.sleep(LOOK_EVERY_S)
-        if await to_thread.run_sync(partial(hold_more, folders, limit_bytes), abandon_on_cancel=True):
+        look = partial(hold_more, folders, limits.disk_bytes, limits.num_files)
+        if await to_thread.run_sync(look, abandon_on_cancel=True):
             scope.cancel()
             return
 
 
-def hold_more(folders: Sequence[Path], limit_bytes: int) -> bool:
-    """Whether the folders take more than that on disk, or have more entries than are looked at.
+def _is_bounded(folder: Path, limits: Limits) -> bool:
+    """Whether its whole file system is about as small as the limit."""
+    state = os.statvfs(folder)
+    return state.f_blocks * state.f_frsize <= 2 * limits.disk_bytes
+
+
+def hold_more(folders: Sequence[Path], limit_bytes: int, num_files: int) -> bool:
+    """Whether the folders take more than that on disk, or have more entries than that.
 
     What lies in them is the agent's and changes underneath: no link is followed, what is gone is passed over.
     """
     todo = [str(folder.resolve()) for folder in folders]
-    entries_left, size = MOST_ENTRIES, 0
+    entries_left, size = num_files, 0
     while todo:
         folder = todo.pop()
         try:

@@ -9,7 +9,7 @@ format it speaks. No code here or anywhere knows a harness by name; adding one a
               terms              whose terms bind the user who installs it: built only when named, never saved
     [launch]  argv, env          the command, run in /workspace with HOME=/home/agent and no input
     [files]   path = text        written under HOME before each start
-    [limits]  memory_mb, pids    what one sandbox of it needs
+    [limits]  memory_mb, pids    what one sandbox of it needs; may_nest = true where it sandboxes its own commands
     [teacher] final_command        what the scripted teacher runs last, where the harness ends only by a command
               command_text         what it says to run `{command}` (JSON-quoted `{command_json}`) without a tool
               final_text           what it says at the end of such a conversation
@@ -45,11 +45,12 @@ KEYS: dict[str, dict[str, type]] = {
          "teacher": dict, "quirks": dict},
     "image": {"check": list, "layer": str, "same_as": str, "terms": str},
     "launch": {"argv": list, "env": dict},
-    "limits": {"memory_mb": int, "pids": int},
+    "limits": {"memory_mb": int, "pids": int, "may_nest": bool},
     "teacher": {"final_command": str, "command_text": str, "final_text": str},
 }  # fmt: skip
 OPTIONAL = {
     "files", "teacher", "final_command", "command_text", "final_text", "quirks", "check", "layer", "same_as", "terms",
+    "may_nest",
 }  # fmt: skip
 
 
@@ -85,6 +86,7 @@ class Harness:
     final_text: str = ""
     image: str = ""
     terms: str = ""
+    may_nest: bool = False
 
     @classmethod
     def from_file(cls, path: Path) -> Harness:
@@ -163,6 +165,7 @@ class _Reader:
             final_text=self.optional(teacher, "teacher.final_text"),
             image=program.image,
             terms=program.terms,
+            may_nest=bool(tables["limits"].get("may_nest", False)),
         )
         self.check_meaning(harness)
         if harness.version != (program.version or harness.version):
@@ -214,7 +217,7 @@ class _Reader:
                 near = get_close_matches(key, known, n=1)
                 remedy = f"did you mean {prefix}{near[0]}?" if near else f"known keys: {', '.join(known)}"
                 self.fail(prefix + key, "is not a known key", remedy)
-            if not isinstance(value, known[key]) or isinstance(value, bool):
+            if not isinstance(value, known[key]) or (isinstance(value, bool) and known[key] is not bool):
                 self.fail(prefix + key, f"must be a {known[key].__name__}", "correct its type")
         for key in known:
             if key not in table and key not in OPTIONAL:

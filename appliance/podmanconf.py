@@ -9,31 +9,32 @@ the host is seen to need it, and says why in the file it is written to.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
+import re
 import resource
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from appliance import seccomp
 from appliance.errors import HostError
 
 CAP_SYS_RESOURCE = 24
-# The system calls a sandbox loses on top of the stock profile: new namespaces, mounts, keys, kernel probes.
-DENIED_CALLS = (
-    "unshare", "setns", "mount", "umount", "umount2", "mount_setattr", "move_mount", "fsopen", "fsconfig",
-    "fsmount", "fspick", "open_tree", "pivot_root", "keyctl", "add_key", "request_key", "bpf", "userfaultfd",
-    "perf_event_open", "io_uring_setup", "io_uring_enter", "io_uring_register", "ptrace",
-    "process_vm_readv", "process_vm_writev",
-)  # fmt: skip
-CLONE_NEW_FLAGS = 0x7E020000  # NEWNS|NEWCGROUP|NEWUTS|NEWIPC|NEWUSER|NEWPID|NEWNET
-ENOSYS = 38
-EPERM = 1
+CAP_SYS_ADMIN = 21
+AGENT_ID = 1000  # the user inside
+# The users of the sandboxes, as the host numbers them: a range that neither /etc/subuid nor systemd hands out.
+FIRST_HOST_ID = 0x70000000
+NUM_IDS = 65536
+# From here on an overlay's lower layers can be shown under other ids; before, whole images would be copied.
+IDMAPPED_KERNEL = (5, 19)
 
 
 @dataclass(frozen=True, slots=True)
 class HostTraits:
-    """What about this host decides Podman's settings. `controllers`: the cgroup limits that can be set."""
+    """What about this host decides Podman's settings. `controllers`: the cgroup limits that can be set.
+
+    `can_map_ids`: sandboxes get a user namespace as root; `can_mount`: their folders get a real size.
+    """
 
     is_root: bool
     has_cgroup_v2: bool
@@ -42,6 +43,8 @@ class HostTraits:
     controllers: frozenset[str]
     max_files: int
     max_processes: int
+    can_map_ids: bool = False
+    can_mount: bool = False
 
     @classmethod
     def read(cls) -> HostTraits:
@@ -59,7 +62,21 @@ class HostTraits:
             controllers=_controllers(is_root),
             max_files=_hard_limit(resource.RLIMIT_NOFILE),
             max_processes=_hard_limit(resource.RLIMIT_NPROC),
+            can_map_ids=is_root and _kernel() >= IDMAPPED_KERNEL,
+            can_mount=is_root and bool(effective >> CAP_SYS_ADMIN & 1),
         )
+
+    @property
+    def has_systemd_cgroups(self) -> bool:
+        """Whether Podman leaves its cgroups to systemd."""
+        return self.has_cgroup_v2 and self.has_systemd
+
+    @property
+    def agent_host_id(self) -> int:
+        """The uid and gid on this host of the agent's user: who owns what a sandbox may write."""
+        if not self.is_root:
+            return os.geteuid()
+        return FIRST_HOST_ID + AGENT_ID if self.can_map_ids else AGENT_ID
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +108,14 @@ class PodmanPlaces:
         """The private service's Unix socket."""
         return self.run / "podman.sock"
 
-    @property
-    def seccomp(self) -> Path:
+    def seccomp(self, may_nest: bool = False) -> Path:
         """The sandboxes' system call filter."""
-        return self.settings / "seccomp.json"
+        return self.settings / ("seccomp-nested.json" if may_nest else "seccomp.json")
+
+    @property
+    def cgroup(self) -> str:
+        """The cgroup under which all sandboxes of this storage lie, so that what is left of one can be found."""
+        return f"corral-{self.run.name}"
 
 
 def podman_environment(home: Path) -> dict[str, str]:
@@ -112,7 +133,8 @@ def podman_environment(home: Path) -> dict[str, str]:
         places.run.mkdir(parents=True, exist_ok=True, mode=0o700)
         _write(places.settings / "containers.conf", containers_conf(places, traits))
         _write(places.settings / "storage.conf", storage_conf(places))
-        _write(places.seccomp, seccomp_profile())
+        for may_nest in (False, True):
+            _write(places.seccomp(may_nest), seccomp.profile(may_nest))
     except OSError as error:
         remedy = "check the folder's owner and free space"
         raise HostError(f"cannot write Podman's settings: {error}", remedy) from error
@@ -137,7 +159,7 @@ def containers_conf(places: PodmanPlaces, traits: HostTraits) -> str:
         ]
     if not traits.has_cgroup_v2 and shutil.which("runc"):
         engine += ["# crun refuses a host that mounts cgroup v1 and v2 side by side", 'runtime = "runc"']
-    if not traits.has_cgroup_v2 or not traits.has_systemd:
+    if not traits.has_systemd_cgroups:
         engine += ["# there is no systemd here that could make cgroups", 'cgroup_manager = "cgroupfs"']
     if not traits.has_systemd:
         engine += ["# there is no journal here", 'events_logger = "file"']
@@ -153,33 +175,6 @@ def storage_conf(places: PodmanPlaces) -> str:
     )
 
 
-def seccomp_profile() -> str:
-    """The stock system call filter without `DENIED_CALLS` and without new namespaces, as JSON text.
-
-    Returns an empty text where the distribution ships no profile; Podman's built-in one then applies.
-    """
-    for stock in (Path("/etc/containers/seccomp.json"), Path("/usr/share/containers/seccomp.json")):
-        if stock.is_file():
-            break
-    else:
-        return ""
-    profile = json.loads(stock.read_text())
-    denied = {*DENIED_CALLS, "clone", "clone3"}
-    rules = []
-    for rule in profile["syscalls"]:
-        names = [name for name in rule["names"] if name not in denied]
-        if names:
-            rules.append(rule | {"names": names})
-    no_namespaces = {"index": 0, "value": CLONE_NEW_FLAGS, "valueTwo": 0, "op": "SCMP_CMP_MASKED_EQ"}
-    rules += [
-        {"names": list(DENIED_CALLS), "action": "SCMP_ACT_ERRNO", "errnoRet": EPERM},
-        {"names": ["clone"], "action": "SCMP_ACT_ALLOW", "args": [no_namespaces]},
-        # clone3's flags lie in memory, out of the filter's sight; ENOSYS makes libc use clone.
-        {"names": ["clone3"], "action": "SCMP_ACT_ERRNO", "errnoRet": ENOSYS},
-    ]
-    return json.dumps(profile | {"syscalls": rules}, indent=1) + "\n"
-
-
 def _controllers(is_root: bool) -> frozenset[str]:
     """Root has all; a user has what systemd delegates to the user's own service, nothing on cgroup v1."""
     if is_root:
@@ -190,6 +185,11 @@ def _controllers(is_root: bool) -> frozenset[str]:
         return frozenset(delegated.read_text().split())
     except OSError:
         return frozenset()
+
+
+def _kernel() -> tuple[int, int]:
+    major, minor = os.uname().release.split(".")[:2]
+    return int(major), int(re.match(r"\d+", minor)[0])  # type: ignore[index]
 
 
 def _hard_limit(which: int) -> int:

@@ -148,7 +148,7 @@ class PodmanService:
 
     async def _spawn(self, log: Path) -> Process:
         self._run.mkdir(parents=True, exist_ok=True, mode=0o700)
-        _remove_dead_sockets(self._run)
+        remove_dead_sockets(self._run)
         self.socket.unlink(missing_ok=True)
         # The kernel ends the service when the thread that started it ends: here the event loop's own.
         command = ["setpriv", "--pdeathsig", "TERM", "podman", "system", "service", "--time=0", f"unix://{self.socket}"]
@@ -199,7 +199,7 @@ async def _answers(path: Path) -> bool:
         return False
 
 
-def _remove_dead_sockets(run: Path) -> None:
+def remove_dead_sockets(run: Path) -> None:
     """Remove the sockets and logs of owners that are gone."""
     for path in run.glob("podman-*.*"):
         owner = path.stem.removeprefix("podman-")

@@ -2,8 +2,8 @@
 
 `Podman` owns a private Podman service (a child that dies with us) and is the only module that talks
 to it, through podman-py's REST client in worker threads. A sandbox has no network, a read-only root,
-no capabilities, an unprivileged user, and limits; what it can reach is the folders mounted into it and,
-through one of them, its own rollout's proxy at 127.0.0.1:8123. Whatever ends a launch (exit, time limit,
+no capabilities, an unprivileged user in a user namespace, and limits; what it can reach is the folders mounted
+into it and, through one of them, its own rollout's proxy at 127.0.0.1:8123. Whatever ends a launch (exit, time limit,
 cancellation, a dead service), its container is removed; `reconcile` removes what a kill -9 left (I8, I9).
 Every method raises SandboxError, which fails one rollout, and HostError only where Podman cannot be started.
 """
@@ -11,12 +11,10 @@ Every method raises SandboxError, which fails one rollout, and HostError only wh
 from __future__ import annotations
 
 import json
-import math
-import resource
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -25,87 +23,33 @@ from typing import Any, Self, TypeAlias, TypeVar
 import anyio
 from anyio import to_thread
 
-from appliance.diskuse import MOST_ENTRIES, cancel_when_full
+from appliance.cgroup import ROOT, Counters, remove_empty
+from appliance.container import (
+    LAUNCH_PIPE,
+    OWNER_LABEL,
+    PROXY_PORT,
+    PROXY_SOCKET,
+    Limits,
+    Mount,
+    SandboxSpec,
+    create_request,
+    launch_script,
+)
+from appliance.diskuse import cancel_when_full
 from appliance.errors import HostError, SandboxError
-from appliance.oom import watch_oom
+from appliance.launch import IsBusy, Outcome, Started, idles, not_started, overflowed, say
+from appliance.oom import OomWatch, watch_oom
 from appliance.podmanconf import HostTraits, PodmanPlaces, podman_environment
-from appliance.podmanservice import Gone, PodmanApi, PodmanService, Refused, runtime_containers
+from appliance.podmanservice import Gone, PodmanApi, PodmanService, Refused, remove_dead_sockets, runtime_containers
 
-PROXY_PORT = 8123
-PROXY_FOLDER = "/run/corral"
-PROXY_SOCKET = "proxy.sock"
-AGENT_ID = 1000
+__all__ = ["PROXY_PORT", "PROXY_SOCKET", "Limits", "Mount", "Outcome", "Podman", "SandboxSpec", "Started"]
+
 T = TypeVar("T")
 Names: TypeAlias = list[str]  # inside the class below, `list` is its method
 OUTPUT_BYTES = 16 * 1024
-LOG_BYTES = 1 << 20
 TEARDOWN_S = 30.0
 START_S = 60.0
-# Podman itself ends a container this long after its time limit, should nobody be left to do it.
-DEAD_MAN_GRACE_S = 60
-OWNER_LABEL = "corral.sandbox"  # not a label of the images, which their containers inherit
-# Starts the forwarder, waits until it listens (the kernel's own table, port in hex), becomes the command.
-FORWARD = (
-    f"socat TCP4-LISTEN:{PROXY_PORT},bind=127.0.0.1,fork,reuseaddr,backlog=64 "
-    f"UNIX-CONNECT:{PROXY_FOLDER}/{PROXY_SOCKET} </dev/null & "
-    f"until grep -q ':{PROXY_PORT:04X} ' /proc/net/tcp; do sleep 0.01; done; "
-    'exec "$@"'
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Mount:
-    """A host folder shown inside at `target`."""
-
-    source: Path
-    target: str
-    read_only: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What one sandbox may use. `cpus` in cores; `timeout_s` from its start to its end.
-
-    `file_bytes` bounds each file it writes, `disk_bytes` what its writable mounts hold together. The second
-    is looked at every two seconds, from outside: it stops a runaway, and is no quota.
-    """
-
-    memory_bytes: int = 1_000_000_000
-    pids: int = 128
-    cpus: float = 2.0
-    timeout_s: float = 300.0
-    tmpfs_bytes: int = 256_000_000
-    file_bytes: int = 256_000_000
-    disk_bytes: int = 512_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class SandboxSpec:
-    """One launch. `proxy_dir` is the host folder that holds the rollout's proxy.sock; None: no proxy."""
-
-    name: str
-    image: str
-    argv: tuple[str, ...]
-    env: Mapping[str, str] = field(default_factory=dict)
-    workdir: str = "/workspace"
-    mounts: tuple[Mount, ...] = ()
-    labels: Mapping[str, str] = field(default_factory=dict)
-    limits: Limits = Limits()
-    proxy_dir: Path | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How a launch ended. `out_of_memory`: the kernel killed at least one of its processes for memory.
-
-    `exit_code` is None exactly when `timed_out`. `output` is the end of stdout and stderr together.
-    """
-
-    exit_code: int | None
-    timed_out: bool
-    out_of_memory: bool
-    output: str
-    seconds: float
+MOST_WAITING = 1024  # threads that wait for the end of a sandbox
 
 
 class Podman:
@@ -120,9 +64,9 @@ class Podman:
         self._service = PodmanService(self._places.run, podman_environment(home))
         self._api = PodmanApi(self._service.socket)
         # A wait holds its thread for a whole rollout, so waits must not use up the threads of the rest.
-        self._waits = anyio.CapacityLimiter(4 * at_once)
+        self._waits = anyio.CapacityLimiter(MOST_WAITING)
         self._calls = anyio.CapacityLimiter(at_once)
-        self._running = anyio.CapacityLimiter(at_once)
+        self._ours: set[str] = set()
 
     async def __aenter__(self) -> Self:
         await self._service.ensure()
@@ -143,23 +87,56 @@ class Podman:
         """Process id of the private service; 0 while there is none."""
         return self._service.pid
 
+    @property
+    def traits(self) -> HostTraits:
+        """What this host can do for a sandbox."""
+        return self._traits
+
     async def run(self, spec: SandboxSpec, on_started: Callable[[], Awaitable[None]] | None = None) -> Outcome:
         """Create, start, wait, read the output, remove. Its time limit counts from its start.
 
         Raises SandboxError (no_image, no_start, lost, disk_full); a bad exit code or a time-out is an Outcome.
         """
-        async with self._running:
-            await self._ready()
-            try:
-                started = await self._launch(spec)
-                if on_started is not None:
-                    await on_started()
-                outcome = await self._watch(spec, started)
-            finally:
-                is_removed = await self._remove_surely(spec.name)
-            if not is_removed:  # it may still write to the folders that are graded next
-                raise SandboxError("lost", f"sandbox {spec.name} could not be removed in {TEARDOWN_S:.0f} s")
-            return outcome
+        try:
+            started = await self.start(spec)
+            if on_started is not None:
+                await on_started()
+            return await self.watch(started)
+        finally:
+            await self.remove(spec.name)
+
+    async def start(self, spec: SandboxSpec) -> Started:
+        """Create and start; whoever calls this calls `remove` too, also when it raises."""
+        await self._ready()
+        self._ours.add(spec.name)
+        at = await self._launch(spec)
+        state = await self._state(spec.name)
+        return Started(spec, at, state.get("Pid", 0))
+
+    async def go(self, waiting: Started, argv: tuple[str, ...], env: Mapping[str, str], limits: Limits) -> Started:
+        """Give a waiting sandbox its command; its time counts from now, its times are those of `limits`."""
+        spec = replace(waiting.spec, limits=limits)
+        assert spec.launch_dir is not None
+        try:
+            script = launch_script(argv, env, spec.workdir)
+        except ValueError as error:
+            raise SandboxError("no_start", f"sandbox {spec.name}: {error}") from error
+        give_up = time.monotonic() + START_S
+        while not await to_thread.run_sync(say, spec.launch_dir / LAUNCH_PIPE, script.encode()):
+            # It is at its very start, or it has ended: a shell that is missing ends at once.
+            state = await self._state(spec.name)
+            if state.get("Status") != "running" or time.monotonic() > give_up:
+                said = await self._output(spec.name)
+                message = f"sandbox {spec.name}: it does not take a command: {said.strip()[-300:]}"
+                raise SandboxError("no_start", f"{message}; does its image have /bin/sh, grep and socat?")
+            await anyio.sleep(0.01)
+        return Started(spec, time.monotonic(), waiting.pid)
+
+    async def remove(self, name: str) -> None:
+        """Have it gone with all its processes, also under cancellation; SandboxError `lost` if in vain."""
+        if not await self._remove_surely(name):  # it may still write to the folders that are graded next
+            raise SandboxError("lost", f"sandbox {name} could not be removed in {TEARDOWN_S:.0f} s")
+        self._ours.discard(name)
 
     async def list(self, labels: Mapping[str, str]) -> Names:
         """Names of the sandboxes that carry all these labels, running or not."""
@@ -169,8 +146,11 @@ class Podman:
         return sorted(entry["Names"][0] for entry in body)
 
     async def reconcile(self, labels: Mapping[str, str]) -> Names:
-        """Remove every sandbox with these labels, and whatever Podman itself no longer knows."""
-        names = await self.list(labels)
+        """Remove every sandbox with these labels that this object did not start, and what Podman no longer knows.
+
+        At the start of a supervisor that is all its predecessor left; each minute, what a fault of Podman's left.
+        """
+        names = [name for name in await self.list(labels) if name not in self._ours]
         for name in names:
             await self._remove(name)
         return names + await self._sweep()
@@ -185,6 +165,14 @@ class Podman:
                 return False
             raise _lost(error) from error
         return True
+
+    async def free_memory(self) -> int:
+        """Bytes of memory that are free on its host; -1 when it does not answer."""
+        try:
+            await self._ready()
+            return int((await self._request("GET", "/info"))["host"]["memFree"])
+        except (SandboxError, HostError):
+            return -1
 
     async def _ready(self) -> None:
         """Have a service; one that died may have left containers that its successor does not know."""
@@ -202,6 +190,9 @@ class Podman:
         halves = await self._half_made()
         for container_id in halves:
             await self._remove(container_id)
+        if not self._traits.has_systemd_cgroups:  # systemd removes its own
+            await to_thread.run_sync(remove_empty, ROOT, self._places.cgroup, known)
+        await to_thread.run_sync(remove_dead_sockets, self._places.run)
         return [container.id for container in forgotten] + halves
 
     async def _half_made(self) -> Names:
@@ -221,7 +212,8 @@ class Podman:
         try:
             with anyio.fail_after(START_S, shield=True):
                 # Shielded: a create that is cut off could make its container after our removal.
-                await self._ask("POST", "/containers/create", body=self._container(spec))
+                request = create_request(spec, self._places, self._traits)
+                await self._ask("POST", "/containers/create", body=request)
             started = time.monotonic()
             with anyio.fail_after(START_S):
                 await self._ask("POST", f"/containers/{spec.name}/start")
@@ -229,83 +221,81 @@ class Podman:
             message = f"sandbox {spec.name}: Podman did not start it in {START_S:.0f} s"
             raise SandboxError("no_start", message) from error
         except Refused as error:
-            cause = "no_image" if "image not known" in error.message or "no such image" in error.message else "no_start"
-            raise SandboxError(cause, f"sandbox {spec.name}: {error.message}") from error
+            raise not_started(spec, error.message) from error
         return started
 
-    def _container(self, spec: SandboxSpec) -> dict[str, object]:
-        """Podman's create request: everything a sandbox must not have is said here."""
-        limits, labels = spec.limits, {OWNER_LABEL: "1", **spec.labels}
-        mounts = [_bind(mount) for mount in spec.mounts]
-        argv = list(spec.argv)
-        if spec.proxy_dir is not None:
-            mounts.append(_bind(Mount(spec.proxy_dir, PROXY_FOLDER, read_only=True)))
-            argv = ["/bin/sh", "-c", FORWARD, "forward", *argv]
-        mounts.append(_tmpfs("/tmp", limits.tmpfs_bytes))
-        request: dict[str, object] = {
-            "name": spec.name, "image": spec.image, "entrypoint": argv[:1], "command": argv[1:],
-            "env": dict(spec.env), "httpproxy": False, "work_dir": spec.workdir, "hostname": "sandbox",
-            "user": f"{AGENT_ID}:{AGENT_ID}", "init": True, "labels": labels,
-            "netns": {"nsmode": "none"}, "use_image_hosts": True, "use_image_resolve_conf": True,
-            "read_only_filesystem": True, "mounts": mounts, "shm_size": 16 << 20, "image_volume_mode": "ignore",
-            "cap_drop": ["all"], "no_new_privileges": True,
-            "r_limits": _process_limits(limits, self._traits),
-            "timeout": math.ceil(limits.timeout_s) + DEAD_MAN_GRACE_S, "stop_timeout": 0,
-            "log_configuration": {"driver": "k8s-file", "size": LOG_BYTES},
-        }  # fmt: skip
-        if self._places.seccomp.stat().st_size:
-            request["seccomp_profile_path"] = str(self._places.seccomp)
-        if not self._traits.is_root:
-            # Rootless: the user who runs Corral is the agent inside, so that mounted folders fit.
-            request["userns"] = {"nsmode": "keep-id", "value": f"uid={AGENT_ID},gid={AGENT_ID}"}
-        # A limit that this user may not set would keep the container from starting.
-        resources = _resources(limits).items()
-        request["resource_limits"] = {key: limit for key, limit in resources if key in self._traits.controllers}
-        return request
+    async def watch(self, started: Started, is_busy: IsBusy = lambda: False) -> Outcome:
+        """Wait for its end, its time limit or its idling, then read what it printed.
 
-    async def _watch(self, spec: SandboxSpec, started: float) -> Outcome:
-        """Wait for the end or the time limit, then read what it printed."""
+        `is_busy`: whether somebody else owes it an answer, so that doing nothing is no idling.
+        """
+        spec, counters = started.spec, Counters.of(started.pid)
         exit_code: int | None = None
-        is_oom = False
-        state = await self._state(spec.name)
-        async with watch_oom(state.get("Pid", 0)) as oom:
-            with anyio.move_on_after(spec.limits.timeout_s - (time.monotonic() - started)):
-                exit_code = await self._end(spec)
-            is_oom = await oom.was_killed()
-        seconds = time.monotonic() - started
-        state = await self._state(spec.name)
-        try:
-            output = await self._thread(partial(self._api.logs, spec.name, OUTPUT_BYTES))
-        except Refused as error:
-            raise _lost(error) from error
+        is_idle = False
+        async with watch_oom(started.pid) as oom:
+            with anyio.move_on_after(spec.limits.timeout_s - (time.monotonic() - started.at)):
+                exit_code, is_idle = await self._end(spec, counters, is_busy)
+            is_oom = await self._was_killed(spec.name, oom, counters)
+        if exit_code is None:
+            await self._stop(spec)
+        seconds = time.monotonic() - started.at
+        limits_hit = ("memory",) * is_oom + ("pids",) * (counters.refused_forks > 0)
         return Outcome(
             exit_code=exit_code,
-            timed_out=exit_code is None,
-            out_of_memory=is_oom or bool(state.get("OOMKilled")),
-            output=output.decode(errors="replace"),
+            timed_out=exit_code is None and not is_idle,
+            out_of_memory=is_oom,
+            output=await self._output(spec.name),
             seconds=seconds,
+            is_idle=is_idle,
+            limits_hit=limits_hit,
         )
+
+    async def _was_killed(self, name: str, oom: OomWatch, counters: Counters) -> bool:
+        """By the kernel's notices on cgroup v1, its counter, and Podman's own word, which is right on v2."""
+        if await oom.was_killed() or counters.memory_kills:
+            return True
+        return self._traits.has_cgroup_v2 and bool((await self._state(name)).get("OOMKilled"))
+
+    async def _stop(self, spec: SandboxSpec) -> None:
+        """SIGTERM to what runs in it, a grace, SIGKILL; it may write its last words in between."""
+        grace = max(0, round(spec.limits.grace_s))
+        with suppress(SandboxError, Refused), anyio.move_on_after(grace + TEARDOWN_S):
+            await self._ask("POST", f"/containers/{spec.name}/stop", {"timeout": str(grace)})
+
+    async def _output(self, name: str) -> str:
+        try:
+            return (await self._thread(partial(self._api.logs, name, OUTPUT_BYTES))).decode(errors="replace")
+        except Refused as error:
+            raise _lost(error) from error
 
     async def _state(self, name: str) -> dict[str, Any]:
         body = await self._request("GET", f"/containers/{name}/json")
         return dict(body["State"])
 
-    async def _end(self, spec: SandboxSpec) -> int:
-        """The exit code; SandboxError when it is lost or its folders grow too large first."""
-        limit_bytes = spec.limits.disk_bytes
-        message = f"sandbox {spec.name}: its folders hold more than {limit_bytes} bytes or {MOST_ENTRIES} files"
-        end: int | SandboxError = SandboxError("disk_full", message)
+    async def _end(self, spec: SandboxSpec, counters: Counters, is_busy: IsBusy) -> tuple[int | None, bool]:
+        """(exit code, False), or (None, True) once it idles; SandboxError when it is lost or its folders overflow."""
+        limits, is_idle = spec.limits, False
+        found: int | SandboxError = overflowed(spec)
         folders = [mount.source for mount in spec.mounts if not mount.read_only]
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(cancel_when_full, folders, limit_bytes, tasks.cancel_scope)
-            try:
-                end = await self._wait(spec.name)
-            except SandboxError as lost:
-                end = lost  # raised below: out of here it would come in an exception group
+
+        async def idle() -> None:
+            nonlocal is_idle
+            is_idle = await idles(counters, limits.idle_s, is_busy)
             tasks.cancel_scope.cancel()
-        if isinstance(end, SandboxError):
-            raise end
-        return end
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(cancel_when_full, folders, limits, tasks.cancel_scope)
+            tasks.start_soon(idle)
+            try:
+                found = await self._wait(spec.name)
+            except SandboxError as lost:
+                found = lost  # raised below: out of here it would come in an exception group
+            tasks.cancel_scope.cancel()
+        if is_idle:
+            return None, True
+        if isinstance(found, SandboxError):
+            raise found
+        return found, False
 
     async def _wait(self, name: str) -> int:
         """The exit code, once the container has ended."""
@@ -368,33 +358,3 @@ class Podman:
 def _lost(error: Gone | Refused) -> SandboxError:
     what = "refused" if isinstance(error, Refused) else "went away"
     return SandboxError("lost", f"the Podman service {what}: {error}")
-
-
-def _bind(mount: Mount) -> dict[str, object]:
-    mode = "ro" if mount.read_only else "rw"
-    options = ["rbind", mode, "nosuid", "nodev"]
-    return {"type": "bind", "source": str(mount.source.absolute()), "destination": mount.target, "options": options}
-
-
-def _tmpfs(target: str, size_bytes: int) -> dict[str, object]:
-    options = [f"size={size_bytes}", "mode=1777", "nosuid", "nodev"]
-    return {"type": "tmpfs", "source": "tmpfs", "destination": target, "options": options}
-
-
-def _resources(limits: Limits) -> dict[str, object]:
-    period_us = 100_000
-    return {
-        "memory": {"limit": limits.memory_bytes, "swap": limits.memory_bytes},
-        "pids": {"limit": limits.pids},
-        "cpu": {"period": period_us, "quota": int(limits.cpus * period_us)},
-    }
-
-
-def _process_limits(limits: Limits, traits: HostTraits) -> list[dict[str, object]]:
-    """Beyond the file limit a write is answered with SIGXFSZ. None is above our own, which could not be set."""
-    own = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
-    file_bytes = limits.file_bytes if own == resource.RLIM_INFINITY else min(own, limits.file_bytes)
-    most = {"fsize": file_bytes, "core": 0}
-    if not traits.can_raise_limits:  # a request with limits does not get those of containers.conf
-        most |= {"nofile": min(traits.max_files, 16384), "nproc": min(traits.max_processes, 32768)}
-    return [{"type": name, "soft": limit, "hard": limit} for name, limit in most.items()]

@@ -13,8 +13,8 @@ import hashlib
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack, suppress
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -23,12 +23,13 @@ import anyio
 from anyio import to_thread
 from anyio.abc import TaskGroup
 
-from appliance import schedule
+from appliance import schedule, workshop
 from appliance.config import RunConfig, from_record, podman_home
-from appliance.errors import ApplianceError, CorralError, HostError, StoreError, first_of
+from appliance.errors import ApplianceError, CorralError, HostError, SandboxError, StoreError, first_of
 from appliance.harness import Harness
 from appliance.lock import lock
 from appliance.podmanconf import PodmanPlaces
+from appliance.pool import Host, Pool
 from appliance.proxy import Limits as ProxyLimits
 from appliance.proxy import Proxy
 from appliance.reloading import reloading
@@ -44,6 +45,7 @@ from appliance.types import Purpose, Rollout, RolloutPlan, RunState
 
 COMMAND_POLL_S = 0.5
 PROGRESS_S = 5.0
+RECONCILE_EVERY_S = 60.0
 
 
 class Drained(Exception):
@@ -181,7 +183,9 @@ class Supervisor:
     def _sweep(self) -> None:
         """Removes host folders that a kill left: workspaces, and models or adapters that were being written."""
         parts = [self.home / "sandboxes", self.folder / "model", self.folder / "adapters"]
-        left = [*parts[0].glob("*"), *parts[1].glob(".*"), *parts[2].glob(".*")]
+        for folder in parts[0].glob("*"):
+            workshop.remove(folder)
+        left = [*parts[1].glob(".*"), *parts[2].glob(".*")]
         if left:
             subprocess.run(["rm", "-rf", "--", *map(str, left)], check=False)
 
@@ -203,9 +207,8 @@ class Supervisor:
         from appliance.images import base_ref, image_ref
 
         podman = await stack.enter_async_context(Podman(podman_home(self.home), self.config.rollout.parallel))
-        owner = owner_of(self.home)
-        for name in await podman.reconcile({"corral.owner": owner}):
-            self.log("warning", "sandbox", f"removed {name}, left behind by an earlier supervisor")
+        labels = {"corral.owner": owner_of(self.home), "corral.run": self.run.id}
+        await self._reconcile([podman], "left behind by an earlier supervisor")
         await to_thread.run_sync(self._sweep)
         images = {name: image_ref(h) for name, h in harnesses.items()}
         for name, ref in (*images.items(), ("base", base_ref())):
@@ -216,21 +219,42 @@ class Supervisor:
         proxy = await stack.enter_async_context(
             Proxy(self.store, proxy_directory(self.home), proxy_limits(self.config))
         )
+        pool = Pool([Host(podman)], self.home / "sandboxes", labels, self.config.rollout.parallel)
+        await stack.enter_async_context(pool)
+        await stack.enter_async_context(self._reconciling([podman]))
         place = Place(
             run_id=self.run.id,
-            owner=owner,
             config=self.config,
             store=self.store,
-            podman=podman,
+            pool=pool,
             proxy=proxy,
             harnesses=dict(harnesses),
             images=images,
             grader_image=base_ref(),
-            folder=self.home / "sandboxes",
         )
         watch = reloading(self.home, place.harnesses, place.images, podman.image_exists, self.log)
         await stack.enter_async_context(watch)
         return place
+
+    @asynccontextmanager
+    async def _reconciling(self, podmans: Sequence[Podman]) -> AsyncIterator[None]:
+        """Every minute look for what a fault left behind, as at the start."""
+        async with anyio.create_task_group() as group:
+
+            async def keep() -> None:
+                while True:
+                    await anyio.sleep(RECONCILE_EVERY_S)
+                    with suppress(SandboxError):  # a host that does not answer fails its own rollouts
+                        await self._reconcile(podmans, "that nobody started or Podman forgot")
+
+            group.start_soon(keep)
+            yield
+            group.cancel_scope.cancel()
+
+    async def _reconcile(self, podmans: Sequence[Podman], why: str) -> None:
+        for podman in podmans:
+            for name in await podman.reconcile({"corral.owner": owner_of(self.home)}):
+                self.log("warning", "sandbox", f"removed {name}, {why}")
 
     async def _cold_start(self, place: Place) -> None:
         self.store.begin_phase(self.run.id, "teach")

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from appliance.config import home, resolve
+from appliance.config import home, podman_home, resolve
 from appliance.harness import Harness
 from appliance.images import base_ref, build_images
+from appliance.pool import Host, Pool
 from appliance.proxy import Limits as ProxyLimits
 from appliance.proxy import Proxy
 from appliance.rollout import Place, make_rollout
@@ -78,17 +79,19 @@ class Bench:
 async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
     for parent in (tmp_path, *tmp_path.parents[:2]):
         parent.chmod(0o755)
-    build_images(home(), [], print)
+    build_images(podman_home(home()), [], print)
     settings = {"rollout.timeout_s": "4", "rollout.grade_timeout_s": "3", "rollout.retries": "0"}
     store = Store.open(tmp_path / "record.db")
     store.create_run("r", "test", {}, 0, "test")
     owner = f"test{os.getpid()}"
-    async with Podman(home()) as podman, Proxy(store, proxy_directory(tmp_path), ProxyLimits(max_calls=3)) as proxy:
-        place = Place(
-            run_id="r", owner=owner, config=resolve(None, settings), store=store, podman=podman, proxy=proxy,
-            harnesses={}, images={"tiny": base_ref()}, grader_image=base_ref(), folder=tmp_path / "sandboxes",
-        )  # fmt: skip
-        yield Bench(place, tmp_path / "tasks")
+    async with Podman(podman_home(home())) as podman:
+        pool = Pool([Host(podman)], tmp_path / "sandboxes", {"corral.owner": owner}, at_most=2)
+        async with pool, Proxy(store, proxy_directory(tmp_path), ProxyLimits(max_calls=3)) as proxy:
+            place = Place(
+                run_id="r", config=resolve(None, settings), store=store, pool=pool, proxy=proxy,
+                harnesses={}, images={"tiny": base_ref()}, grader_image=base_ref(),
+            )  # fmt: skip
+            yield Bench(place, tmp_path / "tasks")
         assert await podman.list({"corral.owner": owner}) == []
     assert list((tmp_path / "sandboxes").iterdir()) == []
     store.close()

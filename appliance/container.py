@@ -147,7 +147,9 @@ def _mounts(spec: SandboxSpec) -> list[dict[str, object]]:
         mounts.append(_bind(Mount(spec.proxy_dir, PROXY_FOLDER, read_only=True)))
     if spec.launch_dir is not None:
         mounts.append(_bind(Mount(spec.launch_dir, LAUNCH_FOLDER, read_only=True)))
-    return [*mounts, _tmpfs("/tmp", spec.limits.tmpfs_bytes, spec.limits.num_files)]
+    if not any(mount.target == "/tmp" for mount in spec.mounts):
+        mounts.append(_tmpfs("/tmp", spec.limits.tmpfs_bytes))
+    return mounts
 
 
 def _bind(mount: Mount) -> dict[str, object]:
@@ -156,8 +158,9 @@ def _bind(mount: Mount) -> dict[str, object]:
     return {"type": "bind", "source": str(mount.source.absolute()), "destination": mount.target, "options": options}
 
 
-def _tmpfs(target: str, size_bytes: int, num_files: int) -> dict[str, object]:
-    options = [f"size={size_bytes}", f"nr_inodes={num_files}", "mode=1777", "nosuid", "nodev"]
+def _tmpfs(target: str, size_bytes: int) -> dict[str, object]:
+    """Podman takes no limit of files here; they count as memory."""
+    options = [f"size={size_bytes}", "mode=1777", "nosuid", "nodev"]
     return {"type": "tmpfs", "source": "tmpfs", "destination": target, "options": options}
 
 

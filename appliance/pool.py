@@ -163,7 +163,11 @@ class Pool:
             name=f"corral-{self.labels.get('corral.owner', '')}-{name}",
             image=kind.image,
             argv=(),
-            mounts=(Mount(workshop.workspace, "/workspace"), Mount(workshop.home, "/home/agent")),
+            mounts=(
+                Mount(workshop.workspace, "/workspace"),
+                Mount(workshop.home, "/home/agent"),
+                Mount(workshop.scratch, "/tmp"),
+            ),
             labels={**self.labels, "corral.folder": str(workshop.folder)},
             limits=kind.limits,
             proxy_dir=kind.proxy_dir,

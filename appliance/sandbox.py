@@ -214,7 +214,6 @@ class Podman:
                 # Shielded: a create that is cut off could make its container after our removal.
                 request = create_request(spec, self._places, self._traits)
                 await self._ask("POST", "/containers/create", body=request)
-            started = time.monotonic()
             with anyio.fail_after(START_S):
                 await self._ask("POST", f"/containers/{spec.name}/start")
         except TimeoutError as error:
@@ -222,7 +221,7 @@ class Podman:
             raise SandboxError("no_start", message) from error
         except Refused as error:
             raise not_started(spec, error.message) from error
-        return started
+        return time.monotonic()
 
     async def watch(self, started: Started, is_busy: IsBusy = lambda: False) -> Outcome:
         """Wait for its end, its time limit or its idling, then read what it printed.

@@ -1,6 +1,6 @@
 """The host folder of one rollout: what its sandboxes may write, and nothing that outlives it.
 
-    agent/workspace, agent/home   on a file system of their own, of a size and a number of files that cannot be passed
+    agent/{workspace,home,tmp}    on a file system of their own, of a size and a number of files that cannot be passed
     verdict                       likewise, made when the grading begins
     launch/go                     the pipe that a waiting sandbox reads its command from
 
@@ -47,6 +47,11 @@ class Workshop:
         return self.folder / "agent" / "home"
 
     @property
+    def scratch(self) -> Path:
+        """Shown to the agent as /tmp."""
+        return self.folder / "agent" / "tmp"
+
+    @property
     def launch(self) -> Path:
         """The folder of the launch pipe."""
         return self.folder / "launch"
@@ -66,6 +71,8 @@ class Workshop:
         for part in (self.workspace, self.home):
             part.mkdir(mode=0o755)
             self._own(part)
+        self.scratch.mkdir()
+        self.scratch.chmod(0o1777)
         self.launch.mkdir(mode=0o755)
         os.mkfifo(self.launch / LAUNCH_PIPE, 0o644)
         (self.launch / LAUNCH_PIPE).chmod(0o644)

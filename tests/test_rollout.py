@@ -63,6 +63,7 @@ class Bench:
         self.made += 1
         await make_rollout(place, planned, task, ScriptedTeacher([command]), 0)
         (ended,) = [r for r in place.store.rollouts("r") if r.id == planned.id]
+        print(ended.failure, ended.failure_detail)  # shown when a test fails
         return ended
 
     def task(self, name: str, grader: str) -> Task:
@@ -80,7 +81,7 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
     for parent in (tmp_path, *tmp_path.parents[:2]):
         parent.chmod(0o755)
     build_images(podman_home(home()), [], print)
-    settings = {"rollout.timeout_s": "4", "rollout.grade_timeout_s": "3", "rollout.retries": "0"}
+    settings = {"rollout.timeout_s": "8", "rollout.grade_timeout_s": "8", "rollout.retries": "0"}
     store = Store.open(tmp_path / "record.db")
     store.create_run("r", "test", {}, 0, "test")
     owner = f"test{os.getpid()}"

@@ -354,7 +354,10 @@ def test_two_state_folders_share_nothing(tmp_path: Path) -> None:
 def test_the_call_filter_has_no_rule_left_that_allows_a_denied_call() -> None:
     assert stock_profile() is not None
     allowed = [
-        name for rule in json.loads(profile())["syscalls"] if rule["action"] == "SCMP_ACT_ALLOW" for name in rule["names"]
+        name
+        for rule in json.loads(profile())["syscalls"]
+        if rule["action"] == "SCMP_ACT_ALLOW"
+        for name in rule["names"]
     ]
     assert not {"mount", "unshare", "bpf", "clone3", "io_uring_setup"} & set(allowed)
     assert allowed.count("clone") == 1

@@ -130,7 +130,7 @@ KERNEL = {
     "performance events": ("seen = call(298, 0, 0, -1, -1, 0)", REFUSED),
     "a kernel module": ("seen = call(175, 0, 0, b'')", REFUSED),
     "the clock": ("time.clock_settime(time.CLOCK_REALTIME, 0); seen = 'SET'", REFUSED),
-    "the host's name": ("socket.sethostname('mine'); seen = 'SET'", REFUSED),
+    "the host's name": ("socket.sethostname('mine'); seen = 'SET'", "PermissionError|" + REFUSED),
     "a file by handle": ("seen = call(304, -100, 0, 0)", REFUSED),
     "killing init": (
         "os.kill(1, 9); time.sleep(0.2); seen = 'init lives ' + open('/proc/1/comm').read().strip()", "init lives .*"),

@@ -1,0 +1,84 @@
+"""Waiting sandboxes: how many, how they get their command, where they are placed."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from appliance.cgroup import Counters, remove_empty
+from appliance.container import launch_script
+from appliance.pool import num_wanted
+
+
+def test_as_many_wait_as_are_taken_while_two_are_made_and_one_more() -> None:
+    taken = [100.0, 101.0, 102.0, 103.0]  # four in four seconds, one takes 1.5 s to make
+    assert num_wanted(taken, 104.0, 1.5, 8) == 4
+    assert num_wanted(taken, 104.0, 1.5, 2) == 2
+    assert num_wanted(taken, 200.0, 1.5, 8) == 0
+    assert num_wanted(taken, 104.0, 1.5, -3) == 0
+
+
+@given(st.lists(st.floats(0, 1e3), max_size=50).map(sorted), st.floats(0, 60), st.integers(-5, 64))
+def test_never_more_than_at_most_and_never_negative(taken: list[float], make_s: float, at_most: int) -> None:
+    assert 0 <= num_wanted(taken, 1e3, make_s, at_most) <= max(at_most, 0)
+
+
+@given(st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])), max_size=4))
+def test_every_word_reaches_the_command_as_it_is(words: list[str]) -> None:
+    script = launch_script(("printf", "%s\\0", "first", *words), {"A": "it's $HOME"}, "/")
+    done = subprocess.run(["/bin/sh", "-c", script], capture_output=True, check=True)
+    assert done.stdout.decode().split("\0")[:-1] == ["first", *words]
+    assert shlex.quote("it's $HOME") in script
+
+
+@pytest.mark.parametrize(("argv", "env"), [(("a\0b",), {}), (("a",), {"x;y": "1"}), (("a",), {"1x": "1"})])
+def test_what_a_shell_cannot_take_is_refused(argv: tuple[str, ...], env: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match="NUL|name"):
+        launch_script(argv, env, "/")
+
+
+def test_counters_are_read_from_cgroup_v1(tmp_path: Path) -> None:
+    proc = tmp_path / "proc/7"
+    proc.mkdir(parents=True)
+    (proc / "cgroup").write_text("4:memory:/box\n3:pids:/box\n2:cpuacct:/box\n1:cpuset:/\n0::/\n")
+    for controller, files in {
+        "memory": {"memory.oom_control": "oom_kill_disable 0\noom_kill 2\n", "memory.max_usage_in_bytes": "4096\n"},
+        "pids": {"pids.events": "max 5\n"},
+        "cpuacct": {"cpuacct.usage": "1500000000\n"},
+    }.items():
+        (tmp_path / controller / "box").mkdir(parents=True)
+        for name, text in files.items():
+            (tmp_path / controller / "box" / name).write_text(text)
+    counters = Counters.of(7, tmp_path, tmp_path / "proc")
+    counters.look()
+    assert (counters.cpu_s, counters.refused_forks, counters.memory_kills, counters.peak_bytes) == (1.5, 5, 2, 4096)
+    (tmp_path / "pids/box/pids.events").unlink()  # it has ended: what was seen stays
+    counters.look()
+    assert counters.refused_forks == 5
+
+
+def test_counters_are_read_from_cgroup_v2(tmp_path: Path) -> None:
+    (tmp_path / "proc/7").mkdir(parents=True)
+    (tmp_path / "proc/7/cgroup").write_text("0::/box\n")
+    (tmp_path / "cgroup.controllers").write_text("cpu memory pids\n")
+    (tmp_path / "box").mkdir()
+    (tmp_path / "box/cpu.stat").write_text("usage_usec 2500000\nuser_usec 1\n")
+    (tmp_path / "box/memory.events").write_text("low 0\nmax 9\noom 3\noom_kill 1\n")
+    (tmp_path / "box/pids.events").write_text("max 4\n")
+    (tmp_path / "box/memory.peak").write_text("8192\n")
+    counters = Counters.of(7, tmp_path, tmp_path / "proc")
+    counters.look()
+    assert (counters.cpu_s, counters.refused_forks, counters.memory_kills, counters.peak_bytes) == (2.5, 4, 1, 8192)
+
+
+def test_only_empty_cgroups_of_unknown_containers_are_removed(tmp_path: Path) -> None:
+    for name in ("libpod-aa", "libpod-bb", "libpod-conmon-cc", "libpod-dd", "other"):
+        (tmp_path / "memory/corral-x" / name).mkdir(parents=True)
+    (tmp_path / "memory/corral-x/libpod-dd/child").mkdir()  # in use: rmdir fails
+    assert remove_empty(tmp_path, "corral-x", {"bb"}) == ["aa", "cc"]
+    assert sorted(p.name for p in (tmp_path / "memory/corral-x").iterdir()) == ["libpod-bb", "libpod-dd", "other"]

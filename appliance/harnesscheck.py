@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -23,8 +23,10 @@ from appliance.config import CHECKOUT, RunConfig, resolve
 from appliance.errors import HarnessFileError, SandboxError, first_of
 from appliance.harness import Harness
 from appliance.images import base_ref, image_ref
+from appliance.launch import IsBusy, Started
 from appliance.memory import peak_bytes
 from appliance.podmanconf import PodmanPlaces
+from appliance.pool import Host, Pool
 from appliance.proxy import Limits as ProxyLimits
 from appliance.proxy import Proxy
 from appliance.rollout import Place, make_rollout
@@ -82,26 +84,20 @@ class WatchedPodman(Podman):
         super().__init__(home)
         self.seen: list[tuple[SandboxSpec, Outcome, int]] = []
 
-    async def run(self, spec: SandboxSpec, on_started: Callable[[], Awaitable[None]] | None = None) -> Outcome:
-        """As `Podman.run`, watched."""
+    async def watch(self, started: Started, is_busy: IsBusy = lambda: False) -> Outcome:
+        """As `Podman.watch`, with an eye on its memory."""
         peaks: list[int] = [0]
         end: Outcome | SandboxError
         async with anyio.create_task_group() as tasks:
-
-            async def started() -> None:
-                state = await self._state(spec.name)
-                tasks.start_soon(peak_bytes, int(state.get("Pid", 0)), peaks)
-                if on_started is not None:
-                    await on_started()
-
+            tasks.start_soon(peak_bytes, started.pid, peaks)
             try:
-                end = await super().run(spec, started)
+                end = await super().watch(started, is_busy)
             except SandboxError as error:
                 end = error  # raised below: out of here it would come in an exception group
             tasks.cancel_scope.cancel()
         if isinstance(end, SandboxError):
             raise end
-        self.seen.append((spec, end, peaks[0]))
+        self.seen.append((started.spec, end, peaks[0]))
         return end
 
 
@@ -114,6 +110,7 @@ class _Bench:
     config: RunConfig
     store: Store
     podman: WatchedPodman
+    pool: Pool
     proxy: Proxy
     index: int = 0
     policies: list[ScriptedPolicy] = field(default_factory=list)
@@ -124,9 +121,9 @@ class _Bench:
         (planned,) = self.store.plan([RolloutPlan(RUN_ID, Purpose.SINGLE, 0, harness.name, task.name, self.index)])
         self.index += 1
         place = Place(
-            run_id=RUN_ID, owner=self.owner, config=self.config, store=self.store, podman=self.podman,
+            run_id=RUN_ID, config=self.config, store=self.store, pool=self.pool,
             proxy=self.proxy, harnesses={harness.name: harness}, images={harness.name: image_ref(harness)},
-            grader_image=base_ref(), folder=self.folder / "sandboxes",
+            grader_image=base_ref(),
         )  # fmt: skip
         self.policies.append(ScriptedPolicy(scripted(task, harness)))
         await make_rollout(place, planned, task, self.policies[-1], 0)
@@ -152,9 +149,12 @@ async def bench(home: Path, timeout_s: int = TIMEOUT_S) -> AsyncIterator[_Bench]
         store.create_run(RUN_ID, RUN_ID, {}, 0, "")
         try:
             limits = ProxyLimits(max_calls=MAX_CALLS)
+            owner = f"check{os.getpid()}"
             async with WatchedPodman(home) as podman, Proxy(store, folder / "proxy", limits) as proxy:
                 proxy.directory.chmod(0o711)
-                yield _Bench(folder, f"check{os.getpid()}", resolve(None, settings), store, podman, proxy)
+                # None waits: each check makes one rollout.
+                async with Pool([Host(podman)], folder / "sandboxes", {"corral.owner": owner}, at_most=0) as pool:
+                    yield _Bench(folder, owner, resolve(None, settings), store, podman, pool, proxy)
         finally:
             store.close()
 

@@ -173,6 +173,13 @@ class EvaluationSection(Section):
     max_tasks: int = Field(0, ge=0, description="held-out tasks used; 0 means all")
 
 
+class RecordSection(Section):
+    """How long the record keeps what of runs that have ended; applied whenever a run is created."""
+
+    keep_bodies_days: float = Field(0, ge=0, description="days raw request and response bodies are kept; 0: for ever")
+    keep_runs_days: float = Field(0, ge=0, description="days a whole run is kept in the record; 0: for ever")
+
+
 class RunConfig(Section):
     """Everything a run depends on besides the code, the pack and the model folder."""
 
@@ -180,6 +187,7 @@ class RunConfig(Section):
     seed: int = Field(0, ge=0, description="seed of task order, growth, sampling and training")
     harnesses: tuple[str, ...] = Field(("pi", "codex"), min_length=1, description="harnesses trained and evaluated in")
     model: ModelSection = ModelSection()
+    record: RecordSection = RecordSection()
     tasks: TasksSection = TasksSection()
     engine: EngineSection = EngineSection()
     rollout: RolloutSection = RolloutSection()

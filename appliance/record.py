@@ -21,9 +21,9 @@ def record_path(home: Path) -> Path:
 
 
 @contextmanager
-def reading(home: Path) -> Iterator[Store]:
-    """The record, opened for reading."""
-    store = Store.open(record_path(home), readonly=True)
+def reading(home: Path, damaged: bool = False) -> Iterator[Store]:
+    """The record, opened for reading; with `damaged`, even one that is cut short."""
+    store = Store.open(record_path(home), readonly=True, damaged=damaged)
     try:
         yield store
     finally:
@@ -38,6 +38,15 @@ def writing(home: Path) -> Iterator[Store]:
         yield store
     finally:
         store.close()
+
+
+@contextmanager
+def changing(home: Path) -> Iterator[Store]:
+    """The record that is there, opened for upkeep; StoreError when there is none to look after."""
+    if not record_path(home).exists():
+        raise StoreError(f"{record_path(home)}: there is no record yet", "start a run, for example `corral demo`")
+    with writing(home) as store:
+        yield store
 
 
 def newest(store: Store) -> Run:

@@ -38,11 +38,14 @@ def explained(path: Path) -> Iterator[None]:
             ) from error
         raise StoreError(f"{path}: {text}", "run `corral doctor`") from error
     except sqlite3.DatabaseError as error:
+        if "malformed" in str(error):
+            remedy = "`corral db check` names what is damaged; go on from a copy, or set CORRAL_HOME to another folder"
+            raise StoreError(f"{path}: the record is damaged ({error})", remedy) from error
         raise StoreError(f"{path}: not a usable record ({error})", "move the file away or set CORRAL_HOME") from error
 
 
-def open_record(path: Path, readonly: bool) -> sqlite3.Connection:
-    """Opens the record, creating or migrating it unless `readonly`.
+def open_record(path: Path, readonly: bool, damaged: bool = False) -> sqlite3.Connection:
+    """Opens the record, creating or migrating it unless `readonly`; one that is cut short only when `damaged`.
 
     Raises StoreError when the file is missing (readonly), foreign, newer than this code, or not writable.
     """
@@ -55,6 +58,8 @@ def open_record(path: Path, readonly: bool) -> sqlite3.Connection:
         uri = f"{path.resolve().as_uri()}?mode={'ro' if readonly else 'rwc'}"
         db = sqlite3.connect(uri, uri=True, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
         try:
+            if damaged:  # else SQLite reads nothing of a file that is shorter than its header says
+                db.execute("PRAGMA writable_schema=ON")
             _prepare(path, db, readonly)
         except BaseException:
             db.close()

@@ -18,6 +18,7 @@ from appliance.intervals import mean_reward, pass_at_1, pass_at_k, pass_hat_k
 from appliance.lock import supervisor_of
 from appliance.record import code_version, reading, writing
 from appliance.report import outcomes
+from appliance.retention import apply_rule
 from appliance.store import Store
 from appliance.supervisor import Supervisor, chosen_harnesses
 from appliance.tasks import load_pack
@@ -41,6 +42,7 @@ def create(home: Path, config: RunConfig) -> str:
     run_id = f"{config.name}-{time.strftime('%m%d-%H%M%S')}-{secrets.token_hex(2)}"
     with writing(home) as store:
         store.create_run(run_id, config.name, config.model_dump(mode="json"), config.seed, code_version())
+        apply_rule(store, config.record)
     folder = home / "runs" / run_id
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(config.model_dump_json(indent=1) + "\n", encoding="utf-8")

@@ -36,12 +36,12 @@ class Store:
     # ------------------------------------------------------------------ opening
 
     @classmethod
-    def open(cls, path: Path, readonly: bool = False) -> Store:
-        """Opens the record, creating or migrating it unless `readonly`.
+    def open(cls, path: Path, readonly: bool = False, damaged: bool = False) -> Store:
+        """Opens the record, creating or migrating it unless `readonly`; one that is cut short only when `damaged`.
 
         Raises StoreError when the file is missing (readonly), foreign, newer than this code, or not writable.
         """
-        return cls(path, open_record(path, readonly))
+        return cls(path, open_record(path, readonly, damaged))
 
     def close(self) -> None:
         """Closes the connection; safe to call twice."""

@@ -15,7 +15,7 @@ def calls(store: Store, rollout_id: int) -> list[dict[str, Any]]:
     texts = store.conversations(rollout_id)
     found: list[dict[str, Any]] = []
     for call, text in zip(recorded, texts, strict=True):
-        conversation = json.loads(text)
+        conversation = json.loads(text) if text else None
         found.append(
             {
                 "sequence": call.sequence,
@@ -38,13 +38,16 @@ def calls_text(found: Sequence[dict[str, Any]]) -> str:
     lines: list[str] = []
     shown = 0
     for call in found:
-        messages = call["conversation"]["messages"]
         tokens = (
             f"{call['prompt_tokens']} + {call['sampled_tokens']} tokens"
             if call["prompt_tokens"] is not None
             else "no ids"
         )
         lines.append(f"── call {call['sequence']}  {call['wire']}  {tokens}  {call['seconds']} s")
+        if call["conversation"] is None:
+            lines.append("   (the bodies were pruned: `corral db prune`)")
+            continue
+        messages = call["conversation"]["messages"]
         lines += [_message(m) for m in messages[shown:]]
         lines.append(_message(call["conversation"]["answer"]))
         shown = len(messages) + 1

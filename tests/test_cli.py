@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -46,13 +48,24 @@ def a_finished_run(home: Path) -> None:
     store.close()
 
 
+def commands_below(parser: argparse.ArgumentParser, words: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Every command that does something, as the words that name it."""
+    below = [a for a in parser._actions if isinstance(a, argparse._SubParsersAction)]
+    for action in below:
+        for name, sub in action.choices.items():
+            yield from commands_below(sub, (*words, name))
+    if words and not below:
+        yield words
+
+
 def test_every_command_has_help_with_an_example(capsys: pytest.CaptureFixture[str]) -> None:
-    names = ["demo", "train", "coldstart", "resume", "stop", "rollout", "eval", "status", "report", "calls", "doctor"]
-    for name in [*names, "info", "config", "images", "tasks"]:
+    found = list(commands_below(build_parser()))
+    assert {("demo",), ("train",), ("tasks", "import")} <= set(found) and len(found) > 20
+    for words in found:
         with pytest.raises(SystemExit) as ended:
-            build_parser().parse_args([name, "--help"])
+            build_parser().parse_args([*words, "--help"])
         shown = capsys.readouterr().out
-        assert ended.value.code == 0 and "example: corral" in shown and "--json" in shown and "--plain" in shown
+        assert ended.value.code == 0 and "example: corral" in shown and "--json" in shown and "--plain" in shown, words
 
 
 def test_the_closing_object_has_exactly_the_keys_that_are_promised(own_home: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from appliance.commands.printing import command_of, overrides_of, show
-from appliance.config import RunConfig, leaves, resolve, sources
+from appliance.config import leaves, resolve, sources
 
 
 def add(commands: Any) -> None:
@@ -18,9 +18,6 @@ def add(commands: Any) -> None:
     command.add_argument("toml", type=Path, nargs="?", help="the run's TOML")
     command.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a key")
     command.add_argument("--sources", action="store_true", help="also say what decided each value")
-    command = command_of(commands, "tasks", _tasks, "list the tasks of a pack")
-    command.add_argument("action", choices=["list"], help="list")
-    command.add_argument("pack", nargs="?", default="pocket", help="name under data/, or a folder")
 
 
 def _config(arguments: argparse.Namespace) -> None:
@@ -32,18 +29,6 @@ def _config(arguments: argparse.Namespace) -> None:
     ]
     lines = [f"{r['key']:<26} = {json.dumps(r['value']):<22} {_origin(r)}{r['meaning']}" for r in rows]
     show(arguments, {"keys": rows}, "\n".join(lines))
-
-
-def _tasks(arguments: argparse.Namespace) -> None:
-    from appliance.tasks import load_pack
-
-    pack = load_pack(RunConfig(tasks={"pack": arguments.pack}).pack_path)
-    rows = [{"name": t.name, "family": t.family, "split": t.split, "instruction": t.instruction} for t in pack.tasks]
-    show(
-        arguments,
-        {"pack": pack.name, "tasks": rows},
-        "\n".join(f"{r['name']:<24} {r['split']:<9} {r['instruction']}" for r in rows),
-    )
 
 
 def _origin(row: dict[str, Any]) -> str:

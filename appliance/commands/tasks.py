@@ -1,0 +1,114 @@
+"""Commands for task packs: import, list, show, new, split and lint."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from appliance.commands.printing import command_of, show
+from appliance.config import RunConfig
+
+
+def add(commands: Any) -> None:
+    """Adds tasks with its actions."""
+    example = "example: corral tasks import downloads/ClawGym-Bench packs/claw-bench"
+    parser = commands.add_parser("tasks", help="import, list, show, make, split and check task packs", epilog=example)
+    actions = parser.add_subparsers(metavar="ACTION", required=True)
+    command = command_of(actions, "import", _import, "turn ClawGym, Harbor or terminal-bench tasks into a pack")
+    command.add_argument("source", type=Path, help="a folder of tasks, one task, or ClawGym's .jsonl")
+    command.add_argument("out", type=Path, help="the pack's folder; it must not exist yet")
+    command.add_argument(
+        "--split", default="train", choices=["lesson", "train", "held-out"], help="split of every task"
+    )
+    command = command_of(actions, "list", _list, "the tasks of a pack")
+    command.add_argument("pack", nargs="?", default="pocket", help="name under data/, or a folder")
+    command = command_of(actions, "show", _show_task, "one task: instruction, files, limits")
+    command.add_argument("pack", help="name under data/, or a folder")
+    command.add_argument("task", help="name of the task")
+    command = command_of(actions, "new", _new, "write a task folder to fill in")
+    command.add_argument("folder", type=Path, help="PACK/NAME of the new task")
+    command.add_argument("--family", default="own", help="its family")
+    command = command_of(actions, "split", _split, "share a pack's tasks out between train and held-out")
+    command.add_argument("pack", help="a folder")
+    command.add_argument("--held-out", type=float, default=0.2, metavar="SHARE", help="share of held-out tasks")
+    command.add_argument("--by", choices=["task", "family"], default="task", help="draw tasks, or whole families")
+    command.add_argument("--seed", type=int, default=0, help="of the draw")
+
+
+def pack_of(name: str) -> Path:
+    """A pack's folder by name or path."""
+    return RunConfig.model_validate({"tasks": {"pack": name}}).pack_path
+
+
+def _import(arguments: argparse.Namespace) -> int:
+    from appliance.packimport import import_pack
+
+    report = import_pack(arguments.source, arguments.out, arguments.split)
+    lines = [f"{len(report.imported)} tasks imported from {report.format} into {arguments.out}"]
+    by_note: dict[str, list[str]] = {}
+    for name, notes in report.imported.items():
+        for note in notes:
+            by_note.setdefault(note, []).append(name)
+    lines += [f"  note ({len(names)} tasks, e.g. {names[0]}): {note}" for note, names in by_note.items()]
+    lines += [f"  refused {origin}: {why}" for origin, why in report.refused.items()]
+    show(
+        arguments,
+        {"format": report.format, "pack": str(arguments.out), "imported": report.imported, "refused": report.refused},
+        "\n".join(lines),
+    )
+    return 0 if not report.refused else 1
+
+
+def _list(arguments: argparse.Namespace) -> None:
+    from appliance.tasks import load_pack
+
+    pack = load_pack(pack_of(arguments.pack))
+    rows = [{"name": t.name, "family": t.family, "split": t.split, "instruction": t.instruction} for t in pack.tasks]
+    text = "\n".join(f"{r['name']:<24} {r['split']:<9} {r['instruction'].splitlines()[0]}" for r in rows)
+    show(arguments, {"pack": pack.name, "tasks": rows}, text)
+
+
+def _show_task(arguments: argparse.Namespace) -> None:
+    from appliance.tasks import load_pack
+
+    task = load_pack(pack_of(arguments.pack)).task(arguments.task)
+    files = {
+        str(f.relative_to(task.environment_files)): f.stat().st_size
+        for f in sorted(task.environment_files.rglob("*"))
+        if f.is_file()
+    }
+    found = {
+        "name": task.name,
+        "family": task.family,
+        "split": task.split,
+        "instruction": task.instruction,
+        "files": files,
+        "has_solution": task.solution is not None,
+        "agent_timeout_s": task.agent_timeout_s,
+        "verifier_timeout_s": task.verifier_timeout_s,
+        "path": str(task.path),
+    }
+    listed = "\n".join(f"  {size:>8}  {name}" for name, size in files.items()) or "  (empty)"
+    text = (
+        f"{task.name} · family {task.family} · {task.split} · agent {task.agent_timeout_s:g} s, grader "
+        f"{task.verifier_timeout_s:g} s · oracle {'yes' if task.solution else 'no'}\n\n{task.instruction}\n\n"
+        f"workspace ({task.path}):\n{listed}"
+    )
+    show(arguments, found, text)
+
+
+def _new(arguments: argparse.Namespace) -> None:
+    from appliance.taskedit import new_task
+
+    written = new_task(arguments.folder, arguments.family)
+    text = f"written: {arguments.folder}\n" + "\n".join(f"  {line}" for line in written)
+    show(arguments, {"task": str(arguments.folder), "files": written}, text)
+
+
+def _split(arguments: argparse.Namespace) -> None:
+    from appliance.taskedit import split_pack
+
+    splits = split_pack(pack_of(arguments.pack), arguments.held_out, arguments.by, arguments.seed)
+    counts = {s: sum(v == s for v in splits.values()) for s in sorted(set(splits.values()))}
+    show(arguments, {"splits": splits, "counts": counts}, "  ".join(f"{s}: {n}" for s, n in counts.items()))

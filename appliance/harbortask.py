@@ -1,0 +1,181 @@
+"""Tasks of Harbor (schema 1.0 to 1.4) and of terminal-bench 1 on their way into a pack in our layout.
+
+Honoured: names, time limits, files, tests, solution, and a Dockerfile that only places files. Refused with the reason:
+what needs a network, further services, several steps or MCP servers. Everything else is noted.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import yaml
+
+from appliance.taskdraft import Draft, Refused, one_line, plain_files, safe_path, task_name
+
+Table = dict[str, object]
+HONOURED = {
+    "": {"schema_version", "version", "task", "metadata", "agent", "verifier", "environment", "solution", "source"},
+    "agent": {"timeout_sec"},
+    "verifier": {"timeout_sec"},
+    "environment": {"build_timeout_sec", "network_mode", "allow_internet"},
+}
+PLACES = re.compile(r"^(COPY|ADD)\s+(?!--from)(\S+)\s+(\S+)\s*$", re.I)
+HARMLESS = re.compile(r"^(FROM|WORKDIR|LABEL|#|$)", re.I)
+
+
+def harbor_task(folder: Path) -> Draft:
+    """A Harbor task folder."""
+    document: Table = tomllib.loads((folder / "task.toml").read_text(encoding="utf-8"))
+    _refuse_what_cannot_be(folder, document)
+    tables = {
+        name: _table(document, name) for name in ("task", "metadata", "agent", "verifier", "environment", "solution")
+    }
+    instruction = folder / "instruction.md"
+    if not instruction.is_file():
+        raise Refused("instruction.md is missing")
+    notes = _notes(document)
+    files: dict[str, bytes | Path] = {}
+    for part in ("tests", "solution"):
+        files |= {f"{part}/{path}": file for path, file in plain_files(folder / part)}
+    if "tests/test.sh" not in files:
+        raise Refused("tests/test.sh is missing")
+    placed, more = _placed(folder / "environment")
+    files |= placed
+    name = str(tables["task"].get("name") or folder.name).rpartition("/")[2]
+    family = tables["metadata"].get("family") or tables["metadata"].get("category") or "harbor"
+    times = (_seconds(tables["agent"], 600.0), _seconds(tables["verifier"], 600.0))
+    text = instruction.read_text(encoding="utf-8").strip()
+    return Draft(task_name(name), one_line(str(family)), text, files, (*notes, *more), times)
+
+
+def _refuse_what_cannot_be(folder: Path, document: Table) -> None:
+    environment = _table(document, "environment")
+    mode = environment.get("network_mode")
+    if mode not in (None, "none", "no-network"):
+        raise Refused(f"environment.network_mode is {mode!r}: a sandbox here has no network")
+    if environment.get("allow_internet") is True and mode is None:
+        raise Refused("environment.allow_internet is true: a sandbox here has no network")
+    if document.get("steps") or (folder / "steps").is_dir():
+        raise Refused("it has several steps, each with its own instruction and grader; a rollout here has one")
+    if environment.get("mcp_servers") or document.get("mcp_servers"):
+        raise Refused("it needs MCP servers, which would be further services beside the harness")
+    for name in ("docker-compose.yaml", "docker-compose.yml"):
+        if (folder / "environment" / name).is_file():
+            raise Refused(f"environment/{name} starts further services")
+    if environment.get("docker_image"):
+        raise Refused(f"environment.docker_image {environment['docker_image']!r} is fetched from a registry")
+
+
+def _notes(document: Table) -> list[str]:
+    notes = []
+    if _table(document, "environment").get("healthcheck"):
+        notes.append("environment.healthcheck is not run: no service has to come up")
+    for name, known in HONOURED.items():
+        table = document if not name else _table(document, name)
+        left = sorted(
+            str(key) for key in table.keys() - known - {"healthcheck", "mcp_servers", "steps", "docker_image"}
+        )
+        if left:
+            notes.append(
+                f"{'' if not name else name + '.'}{{{', '.join(left)}}} {'are' if len(left) > 1 else 'is'} not used"
+            )
+    return notes
+
+
+def _placed(environment: Path) -> tuple[dict[str, bytes | Path], list[str]]:
+    """The files of the workspace, by environment/files or by what a Dockerfile copies; a note of its other lines."""
+    if (environment / "files").is_dir():
+        return {f"environment/files/{p}": f for p, f in plain_files(environment / "files")}, []
+    dockerfile = environment / "Dockerfile"
+    if not dockerfile.is_file():
+        return {}, []
+    files: dict[str, bytes | Path] = {}
+    ignored = []
+    for line in dockerfile.read_text(encoding="utf-8").replace("\\\n", " ").splitlines():
+        copy = PLACES.match(line.strip())
+        if copy:
+            files |= _copied(environment, copy[2], copy[3])
+        elif not HARMLESS.match(line.strip()):
+            ignored.append(line.split(None, 1)[0])
+    base = next((w for w in dockerfile.read_text(encoding="utf-8").split() if "/" in w or ":" in w), "its own base")
+    notes = [f"the image is ours, not {base}"]
+    if ignored:
+        notes.append(
+            f"its Dockerfile's {', '.join(sorted(set(ignored)))} lines are not run; lint --run shows whether it matters"
+        )
+    return files, notes
+
+
+def _copied(environment: Path, source: str, target: str) -> dict[str, bytes | Path]:
+    """What one COPY line places, seen from the workspace: the image's working folder is the workspace."""
+    path = environment / safe_path(source.rstrip("/")) if source not in (".", "./") else environment
+    below = re.sub(r"^(/app|/workspace|/root|/home/\w+|\.)/?", "", target)
+    if below.startswith("/"):
+        raise Refused(f"its Dockerfile copies {source} to {target}, outside the workspace")
+    if path.is_file():
+        name = below if below and not target.endswith("/") else f"{below}{path.name}"
+        return {f"environment/files/{safe_path(name)}": path}
+    if not path.is_dir():
+        raise Refused(f"its Dockerfile copies {source}, which is missing")
+    own = ((p, f) for p, f in plain_files(path) if p != "Dockerfile")
+    return {f"environment/files/{safe_path(f'{below}/{p}' if below else p)}": f for p, f in own}
+
+
+def terminal_bench_task(folder: Path) -> Draft:
+    """A terminal-bench 1 task folder."""
+    document = yaml.safe_load((folder / "task.yaml").read_text(encoding="utf-8"))
+    if not isinstance(document, dict) or not isinstance(document.get("instruction"), str):
+        raise Refused("task.yaml has no instruction")
+    services = folder / "docker-compose.yaml"
+    if services.is_file() and len((yaml.safe_load(services.read_text(encoding="utf-8")) or {}).get("services", {})) > 1:
+        raise Refused("docker-compose.yaml starts several services")
+    files: dict[str, bytes | Path] = {f"tests/{p}": f for p, f in plain_files(folder / "tests")}
+    runner = folder / "run-tests.sh"
+    if not runner.is_file():
+        raise Refused("run-tests.sh is missing")
+    files["tests/run-tests.sh"] = runner
+    files["tests/test.sh"] = TERMINAL_BENCH_TEST.encode()
+    if (folder / "solution.sh").is_file():
+        files["solution/solve.sh"] = folder / "solution.sh"
+    skipped = {"task.yaml", "run-tests.sh", "solution.sh", "Dockerfile", "docker-compose.yaml", "solution.yaml"}
+    notes = [
+        "the reward is 1 when run-tests.sh ends with 0, else 0",
+        "the image is ours, not the one of its Dockerfile",
+    ]
+    if re.search(r"\b(curl|wget|pip install|uv |apt-get)\b", runner.read_text(encoding="utf-8")):
+        notes.append(
+            "run-tests.sh fetches packages, and there is no network: lint with --run shows whether it can grade"
+        )
+    for path, file in plain_files(folder):
+        if path not in skipped and not path.startswith("tests/"):
+            files[f"environment/files/{path}"] = file
+    times = (_seconds(document, 600.0, "max_agent_timeout_sec"), _seconds(document, 600.0, "max_test_timeout_sec"))
+    family = one_line(str(document.get("category") or "terminal-bench"))
+    return Draft(task_name(folder.name), family, document["instruction"].strip(), files, tuple(notes), times)
+
+
+TERMINAL_BENCH_TEST = """\
+#!/bin/bash
+# terminal-bench grades by exit code; a missing test runner is no verdict, so nothing is written then.
+cd "${CORRAL_WORKSPACE:-/workspace}" || exit 1
+export TEST_DIR="${CORRAL_TESTS:-/tests}"
+bash "$TEST_DIR/run-tests.sh"
+code=$?
+[ "$code" -ge 126 ] && exit "$code"
+[ "$code" -eq 0 ] && reward=1 || reward=0
+printf '%s\\n' "$reward" >"${CORRAL_VERIFIER_LOGS:-/logs/verifier}/reward.txt"
+"""
+
+
+def _table(document: Table, name: str) -> Table:
+    value = document.get(name, {})
+    if not isinstance(value, dict):
+        raise Refused(f"task.toml: {name} is not a table")
+    return value
+
+
+def _seconds(table: Table, default: float, key: str = "timeout_sec") -> float:
+    value = table.get(key, default)
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and value > 0 else default

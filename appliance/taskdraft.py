@@ -1,0 +1,96 @@
+"""A task of another format on its way into a pack in our layout; the checks that every format needs."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+MAX_TASK_BYTES = 512 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A task on its way in. `files` maps a path in our layout to its bytes or to a file to copy."""
+
+    name: str
+    family: str
+    instruction: str
+    files: dict[str, bytes | Path]
+    notes: tuple[str, ...] = ()
+    timeouts_s: tuple[float, float] = (600.0, 600.0)
+    is_runnable: frozenset[str] = frozenset()
+
+
+class Refused(Exception):
+    """One task cannot be honoured; the message says why."""
+
+
+def write_draft(folder: Path, draft: Draft, split: str) -> None:
+    """Writes one task in our layout."""
+    (folder / "environment" / "files").mkdir(parents=True)
+    toml = (
+        f'schema_version = "1.4"\n\n[task]\nname = {json.dumps("imported/" + draft.name)}\n\n[metadata]\n'
+        f"family = {json.dumps(draft.family)}\nsplit = {json.dumps(split)}\n\n"
+        f"[agent]\ntimeout_sec = {draft.timeouts_s[0]}\n\n"
+        f"[verifier]\ntimeout_sec = {draft.timeouts_s[1]}\n"
+    )
+    files: dict[str, bytes | Path] = {"task.toml": toml.encode(), "instruction.md": draft.instruction.encode() + b"\n"}
+    total = 0
+    for path, content in (files | draft.files).items():
+        target = folder / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        total += content.stat().st_size if isinstance(content, Path) else len(content)
+        if total > MAX_TASK_BYTES:
+            raise Refused(f"its files are larger than {MAX_TASK_BYTES >> 20} MB together")
+        if isinstance(content, Path):
+            shutil.copyfile(content, target)
+        else:
+            target.write_bytes(content)
+        target.chmod(0o755 if path in draft.is_runnable or path.endswith(".sh") else 0o644)
+
+
+def task_name(value: object) -> str:
+    """A foreign id as a task name: odd characters become dashes."""
+    text = re.sub(r"[^A-Za-z0-9._-]+", "-", str(value)).strip("-._")[:100]
+    if not text:
+        raise Refused(f"{value!r} cannot name a task")
+    return text
+
+
+def one_line(text: str) -> str:
+    """Text without line ends or control characters."""
+    return "".join(c if c.isprintable() else " " for c in text).strip()[:100]
+
+
+def safe_path(path: str) -> str:
+    """A relative path that stays where it is put."""
+    parts = PurePosixPath(path).parts
+    if not parts or path.startswith("/") or ".." in parts or "\0" in path:
+        raise Refused(f"the path {path!r} leaves its folder")
+    return "/".join(p for p in parts if p != ".")
+
+
+def plain_files(folder: Path) -> Iterator[tuple[str, Path]]:
+    """(relative path, path) of every file below `folder`; a link or device is refused, a missing folder is empty."""
+    for top, folders, names in os.walk(folder):
+        for name in (*folders, *names):
+            path = Path(top, name)
+            mode = path.lstat().st_mode
+            if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+                raise Refused(f"{path.relative_to(folder)} is a link or device")
+            if stat.S_ISREG(mode):
+                yield path.relative_to(folder).as_posix(), path
+
+
+def json_object(file: Path) -> dict[str, object]:
+    """A JSON file that holds an object."""
+    value = json.loads(file.read_text(encoding="utf-8"))
+    if not isinstance(value, dict):
+        raise Refused(f"{file.name} is not a JSON object")
+    return value

@@ -1,0 +1,243 @@
+"""Importing tasks of other formats: what is honoured, what is noted, what is refused, and that scores stay the same."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from appliance.clawgym import CLAW_WORKSPACE
+from appliance.cli import main
+from appliance.errors import PackError
+from appliance.grade import read_reward
+from appliance.packimport import import_pack
+from appliance.tasks import Task, load_pack
+
+CHECK = """\
+import json, os, sys
+root = sys.argv[1]
+path = os.path.join(root, "out.txt")
+text = open(path).read() if os.path.exists(path) else ""
+print(json.dumps({"exists": 0.0, "is_right": float(text.strip() == "7"), "input_kept": 1.0}))
+"""
+
+
+def a_claw_folder(root: Path, name: str, mount: str = CLAW_WORKSPACE, **entry: object) -> Path:
+    """A folder in ClawGym's form whose check gives 1/3 for nothing."""
+    folder = root / name
+    (folder / "input_files" / "input").mkdir(parents=True)
+    (folder / "reward").mkdir()
+    (folder / "input_files" / "input" / "data.csv").write_text("a,b\n3,4\n")
+    (folder / "reward" / "check.py").write_text(CHECK)
+    (folder / "reward" / "reward.sh").write_text(
+        "#!/usr/bin/env bash\nset -euo pipefail\n"
+        f"python3 {mount}/reward/check.py {mount} | python3 -c 'import json, sys; d = json.load(sys.stdin); "
+        "print(sum(d.values()) / len(d))'\n"
+    )
+    document = {
+        "task_id": name,
+        "user_query": f"Add the numbers of {mount}/input/data.csv and write the sum to {mount}/out.txt.",
+        "metadata": {"category": "Analysis", "grading_type": "automated"},
+        "input_mount_dir": mount,
+    }
+    (folder / "data_entry.json").write_text(json.dumps(document | entry))
+    return folder
+
+
+def grade(task: Task, root: Path, solve: str = "") -> float:
+    """What our test.sh makes of a workspace, without a container."""
+    workspace, logs = root / "workspace", root / "logs"
+    subprocess.run(["cp", "-r", task.environment_files, workspace], check=True)
+    logs.mkdir()
+    env = {
+        "PATH": os.environ["PATH"], "CORRAL_WORKSPACE": str(workspace), "CORRAL_TESTS": str(task.tests),
+        "CORRAL_VERIFIER_LOGS": str(logs),
+    }  # fmt: skip
+    if solve:
+        subprocess.run(["bash", "-c", solve], cwd=workspace, check=True)
+    subprocess.run(["bash", task.tests / "test.sh"], env=env, check=True, timeout=60)
+    return read_reward(logs).value
+
+
+def test_a_claw_folder_scores_as_its_own_reward_script_does_by_hand(tmp_path: Path) -> None:
+    """By hand: the inputs and reward/ laid at the mount point, then reward.sh."""
+    mount = tmp_path / "mount"
+    folder = a_claw_folder(tmp_path / "download", "task_00_sum", str(mount))
+    subprocess.run(["cp", "-r", folder / "input_files", mount], check=True)
+    subprocess.run(["cp", "-r", folder / "reward", mount / "reward"], check=True)
+    by_hand = subprocess.run(
+        ["bash", mount / "reward" / "reward.sh"], capture_output=True, text=True, check=True
+    ).stdout
+    report = import_pack(tmp_path / "download", tmp_path / "pack")
+    assert report.format == "clawgym" and not report.refused
+    task = load_pack(tmp_path / "pack").task("task_00_sum")
+    assert task.family == "Analysis"
+    assert task.instruction == "Add the numbers of /workspace/input/data.csv and write the sum to /workspace/out.txt."
+    assert grade(task, tmp_path / "null_") == float(by_hand) == pytest.approx(1 / 3)
+    assert grade(task, tmp_path / "right", "echo 7 > out.txt") == pytest.approx(2 / 3)
+    assert not (task.environment_files / "reward").exists(), "the check is hidden from the agent"
+
+
+@pytest.fixture(autouse=True)
+def folders(tmp_path: Path) -> None:
+    for name in ("null_", "right"):
+        (tmp_path / name).mkdir()
+
+
+def test_a_mount_point_below_the_workspace_keeps_its_place(tmp_path: Path) -> None:
+    a_claw_folder(tmp_path / "d", "t", f"{CLAW_WORKSPACE}/inbox")
+    import_pack(tmp_path / "d", tmp_path / "pack")
+    task = load_pack(tmp_path / "pack").task("t")
+    assert (task.environment_files / "inbox" / "input" / "data.csv").is_file()
+    assert "/workspace/inbox/out.txt" in task.instruction
+
+
+def test_lines_of_clawgyms_jsonl_become_tasks_with_their_hook(tmp_path: Path) -> None:
+    line = {
+        "prompt": "Write 7 to out.txt.",
+        "hook_code": f"python3 reward/test.py {CLAW_WORKSPACE}",
+        "input_files": [
+            {"file_path": "reward/test.py", "content": CHECK}, {"file_path": "input/a.txt", "content": "1\n"},
+        ],
+        "rule": [{"criterion": "The text is polite.", "points": 1}],
+        "origin_template": "---\nid: task_07_write\nname: x\n---\n",
+    }  # fmt: skip
+    bad = [line | {"input_files": [{"file_path": "../../etc/passwd", "content": "x"}]}, line, {"prompt": "no check"}, 7]
+    source = tmp_path / "syn_task.jsonl"
+    source.write_text("\n".join([json.dumps(line), "", *map(json.dumps, bad), "{broken"]) + "\n")
+    report = import_pack(source, tmp_path / "pack", "held-out")
+    assert list(report.imported) == ["task_07_write"]
+    assert {k: v.split(" ")[0] for k, v in report.refused.items()} == {
+        "line 3": "the", "line 4": "its", "line 5": "reward/", "line 6": "is", "line 7": "Expecting",
+    }  # fmt: skip
+    task = load_pack(tmp_path / "pack").task("task_07_write")
+    assert task.split == "held-out" and (task.environment_files / "input" / "a.txt").read_text() == "1\n"
+    assert json.loads((task.tests / "rubric.json").read_text())["weight"] == 0.3
+    assert any("hybrid" in note for note in report.imported["task_07_write"])
+    assert grade(task, tmp_path / "null_") == pytest.approx(1 / 3)
+
+
+def a_harbor_folder(root: Path, name: str, toml: str = "", **files: str) -> Path:
+    folder = root / name
+    (folder / "tests").mkdir(parents=True)
+    (folder / "environment").mkdir()
+    (folder / "instruction.md").write_text("Do it.\n")
+    (folder / "tests" / "test.sh").write_text("#!/bin/bash\necho 0 > /logs/verifier/reward.txt\n")
+    (folder / "task.toml").write_text(f'schema_version = "1.4"\n[metadata]\ncategory = "programming"\n{toml}')
+    for path, text in files.items():
+        target = folder / path.replace("__", "/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text)
+    return folder
+
+
+def test_a_harbor_folder_keeps_names_limits_and_what_its_dockerfile_places(tmp_path: Path) -> None:
+    folder = a_harbor_folder(
+        tmp_path / "h", "hello",
+        '[task]\nname = "org/hello-world"\n[agent]\ntimeout_sec = 120.0\nuser = "root"\n[environment]\ncpus = 2\n'
+        'network_mode = "none"\n[environment.healthcheck]\ncommand = "true"\n',
+        environment__data__a_txt="1",
+    )  # fmt: skip
+    (folder / "environment" / "Dockerfile").write_text(
+        "FROM python:3.12\nWORKDIR /app\nCOPY data /app/data\nCOPY main.py .\nRUN pip install x\n"
+    )
+    (folder / "environment" / "main.py").write_text("print(1)\n")
+    report = import_pack(folder, tmp_path / "pack")
+    task = load_pack(tmp_path / "pack").task("hello-world")
+    assert (task.agent_timeout_s, task.family) == (120.0, "programming")
+    placed = sorted(
+        str(f.relative_to(task.environment_files)) for f in task.environment_files.rglob("*") if f.is_file()
+    )
+    assert placed == ["data/a_txt", "main.py"]
+    notes = " · ".join(report.imported["hello-world"])
+    for said in (
+        "healthcheck is not run",
+        "agent.{user} is not used",
+        "environment.{cpus}",
+        "not python:3.12",
+        "RUN lines",
+    ):
+        assert said in notes, notes
+
+
+@pytest.mark.parametrize(
+    ("toml", "files", "reason"),
+    [
+        ('[environment]\nnetwork_mode = "full"\n', {}, "network_mode is 'full'"),
+        ("[environment]\nallow_internet = true\n", {}, "allow_internet is true"),
+        ('[[steps]]\nname = "01"\n', {}, "several steps"),
+        ('[[environment.mcp_servers]]\nname = "x"\n', {}, "MCP servers"),
+        ("", {"environment__docker-compose.yaml": "services: {}"}, "starts further services"),
+        ('[environment]\ndocker_image = "org/x:1"\n', {}, "fetched from a registry"),
+        ("", {"environment__Dockerfile": "FROM x\nCOPY /etc/passwd .\n"}, "leaves its folder"),
+        ("", {"environment__Dockerfile": "FROM x\nCOPY nothing .\n"}, "is missing"),
+        ("not toml", {}, "Expected"),
+    ],
+)
+def test_what_a_sandbox_cannot_give_is_refused_with_its_reason(
+    tmp_path: Path, toml: str, files: dict[str, str], reason: str
+) -> None:
+    a_harbor_folder(tmp_path / "h", "bad", toml, **files)
+    a_harbor_folder(tmp_path / "h", "good", environment__files__a="1")
+    report = import_pack(tmp_path / "h", tmp_path / "pack")
+    assert list(report.imported) == ["good"] and reason in report.refused["bad"]
+
+
+def test_terminal_bench_tasks_are_graded_by_exit_code(tmp_path: Path) -> None:
+    folder = tmp_path / "tb" / "make-it"
+    (folder / "tests").mkdir(parents=True)
+    (folder / "task.yaml").write_text("instruction: |\n  Make done.txt.\ncategory: files\nmax_agent_timeout_sec: 90\n")
+    (folder / "run-tests.sh").write_text('#!/bin/bash\npython3 "$TEST_DIR/test_outputs.py"\n')
+    (folder / "tests" / "test_outputs.py").write_text("import os\nassert os.path.exists('done.txt')\n")
+    (folder / "seed.txt").write_text("s\n")
+    (folder / "Dockerfile").write_text("FROM ubuntu\n")
+    import_pack(tmp_path / "tb", tmp_path / "pack")
+    task = load_pack(tmp_path / "pack").task("make-it")
+    assert task.agent_timeout_s == 90.0 and (task.environment_files / "seed.txt").is_file()
+    assert grade(task, tmp_path / "null_") == 0.0
+    assert grade(task, tmp_path / "right", "touch done.txt") == 1.0
+
+
+def test_nothing_is_left_when_an_import_fails_and_nothing_is_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for source, words in ((tmp_path / "empty", "no task of a known form"), (tmp_path / "none", "does not exist")):
+        with pytest.raises(PackError, match=words):
+            import_pack(source, tmp_path / "pack")
+    a_harbor_folder(tmp_path / "h", "bad", '[environment]\nnetwork_mode = "host"\n')
+    with pytest.raises(PackError, match="no task could be imported"):
+        import_pack(tmp_path / "h", tmp_path / "pack")
+    a_claw_folder(tmp_path / "d", "t")
+    (tmp_path / "there").mkdir()
+    with pytest.raises(PackError, match="exists already"):
+        import_pack(tmp_path / "d", tmp_path / "there")
+    assert sorted(p.name for p in tmp_path.iterdir() if "pack" in p.name) == []
+
+
+def test_links_out_of_a_task_are_refused(tmp_path: Path) -> None:
+    folder = a_claw_folder(tmp_path / "d", "t")
+    (folder / "input_files" / "link").symlink_to("/etc/passwd")
+    with pytest.raises(PackError, match="link is a link or device"):
+        import_pack(tmp_path / "d", tmp_path / "pack")
+
+
+def test_a_new_task_works_and_a_pack_can_be_split(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for n in range(5):
+        assert main(["tasks", "new", str(tmp_path / "own" / f"t{n}"), "--family", f"f{n % 2}"]) == 0
+    task = load_pack(tmp_path / "own").task("t0")
+    assert grade(task, tmp_path / "null_") == 0.0
+    assert grade(task, tmp_path / "right", "wc -l < notes.txt > answer.txt") == 1.0
+    capsys.readouterr()
+    assert main(["tasks", "split", str(tmp_path / "own"), "--held-out", "0.4", "--json"]) == 0
+    counts = json.loads(capsys.readouterr().out)["counts"]
+    assert counts == {"held-out": 2, "train": 3}
+    assert sum(t.split == "held-out" for t in load_pack(tmp_path / "own").tasks) == 2
+    assert main(["tasks", "split", str(tmp_path / "own"), "--held-out", "0.5", "--by", "family"]) == 0
+    by_family = {(t.family, t.split) for t in load_pack(tmp_path / "own").tasks}
+    assert len(by_family) == 2
+    assert main(["tasks", "split", str(tmp_path / "own"), "--held-out", "0"]) == 1
+    assert "leaves one side empty" in capsys.readouterr().err
+    assert main(["tasks", "show", str(tmp_path / "own"), "t1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["files"] == {"notes.txt": 8}

@@ -21,6 +21,8 @@ from appliance.errors import ConfigError
 from appliance.types import Branch, Credit
 
 ENV_PREFIX = "CORRAL_RUN_"
+LISTS = ("harnesses", "train.harness_weights")
+"""Keys whose text on the command line is a list, parted by commas."""
 CHECKOUT = Path(__file__).resolve().parent.parent
 
 Positive = Annotated[int, Field(ge=1)]
@@ -115,8 +117,14 @@ class ColdstartSection(Section):
 
 
 class TrainSection(Section):
-    """Tree-GRPO. Names and defaults follow docs/design.md."""
+    """Tree-GRPO and tree-PPO. docs/training.md says what each algorithm and loss computes."""
 
+    algorithm: Literal["grpo", "dr_grpo", "rloo", "ppo"] = Field(
+        "grpo", description="where advantages come from: the group's rewards (three ways), or a critic (ppo)"
+    )
+    loss: Literal["clip_higher", "masked_importance", "gspo", "cispo"] = Field(
+        "clip_higher", description="what is done with the probability ratio and the importance weight"
+    )
     steps: int = Field(8, ge=0, description="optimiser steps (batches of groups)")
     groups: Positive = Field(8, description="(task, harness) groups a step, shared evenly by the harnesses")
     group_size: int = Field(8, ge=2, description="rollouts a group")
@@ -127,7 +135,35 @@ class TrainSection(Section):
     minibatches: Positive = Field(1, description="optimiser updates a batch; rollouts are never split")
     clip_low: float = Field(0.2, gt=0, description="lower clip of the probability ratio")
     clip_high: float = Field(0.28, gt=0, description="upper clip of the probability ratio (DAPO's clip-higher)")
+    gspo_clip_low: float = Field(3e-4, gt=0, description="lower clip of a rollout's mean ratio, for loss = gspo")
+    gspo_clip_high: float = Field(4e-4, gt=0, description="upper clip of a rollout's mean ratio, for loss = gspo")
     max_importance: float = Field(2.0, gt=0, description="cap of the importance weight against the sampler")
+    mask_low: float = Field(0.5, gt=0, description="importance below which loss = masked_importance drops a token")
+    mask_high: float = Field(5.0, gt=0, description="importance above which loss = masked_importance drops a token")
+    kl_weight: float = Field(0.0, ge=0, description="weight of the KL (k2) to version 0; 0 computes none")
+    overlong_soft: int = Field(0, ge=0, description="sampled tokens of a rollout from which its reward sinks")
+    overlong_hard: int = Field(0, ge=0, description="sampled tokens at which 1 has been taken off; 0 takes nothing off")
+    gae_gamma: float = Field(1.0, gt=0, le=1, description="ppo: discount a sampled token")
+    gae_lambda: Share = Field(1.0, description="ppo: 1 trusts the reward alone, 0 the critic's next value alone")
+    credit_order: Literal["time", "path"] = Field(
+        "time", description="ppo: credit crosses a rollout's branches in time, or stays on each root-to-leaf path"
+    )
+    value_learning_rate: float = Field(1e-3, gt=0, description="ppo: learning rate of the critic")
+    value_clip: float = Field(0.2, ge=0, description="ppo: how far a value may move a batch; 0 for any distance")
+    value_updates: Positive = Field(4, description="ppo: the critic's passes over a batch")
+    value_warmup_steps: int = Field(1, ge=0, description="ppo: first steps in which the critic alone learns")
+    parity_alarm: float = Field(
+        0.1, ge=0, description="mean |logprob trainer − sampler|, nats a harness, that is warned of; 0 never warns"
+    )
+    parity_stop: float = Field(0.5, ge=0, description="the same, that stops the run before its step; 0 never stops")
+    flat_steps: Positive = Field(3, description="steps in a row without a useful group that are called out loudly")
+    harness_shares: Literal["weights", "solve_rate"] = Field(
+        "weights", description="groups a harness: by harness_weights, or more where about half of the tasks are solved"
+    )
+    harness_weights: tuple[Annotated[float, Field(ge=0)], ...] = Field(
+        (), description="weight of each of `harnesses`, in their order; empty: all alike"
+    )
+    tensorboard: bool = Field(False, description="write the metrics as TensorBoard files under the run's folder too")
     max_grad_norm: float = Field(1.0, gt=0, description="gradient norm above which a step is scaled down")
     step_deadline_s: Positive = Field(
         3600, description="seconds after which a trainer that has not finished counts as hung"
@@ -195,6 +231,18 @@ class RunConfig(Section):
     train: TrainSection = TrainSection()
     branches: BranchesSection = BranchesSection()
     evaluation: EvaluationSection = EvaluationSection()
+
+    @model_validator(mode="after")
+    def _settings_fit_each_other(self) -> RunConfig:
+        """What one key alone cannot see."""
+        t = self.train
+        if t.harness_weights and (len(t.harness_weights) != len(self.harnesses) or not any(t.harness_weights)):
+            raise ValueError(f"train.harness_weights needs one weight for each of {', '.join(self.harnesses)}")
+        if t.overlong_hard and t.overlong_hard <= t.overlong_soft:
+            raise ValueError("train.overlong_hard must be above train.overlong_soft")
+        if t.parity_stop and t.parity_alarm > t.parity_stop:
+            raise ValueError("train.parity_alarm must not be above train.parity_stop")
+        return self
 
     @model_validator(mode="after")
     def _rows_hold_a_context(self) -> RunConfig:
@@ -335,7 +383,7 @@ def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
 def _nested(key: str, text: str) -> dict[str, Any]:
     """`train.steps`, `5` → {"train": {"steps": "5"}}; the validator turns the text into the key's type."""
     section, _, name = key.rpartition(".")
-    value: Any = [part.strip() for part in text.split(",")] if key == "harnesses" else text
+    value: Any = [part.strip() for part in text.split(",")] if key in LISTS else text
     return {section: {name: value}} if section else {name: value}
 
 

@@ -83,14 +83,15 @@ def digests(found: Iterable[LossInput]) -> dict[int, str]:
     """
     by_rollout: dict[int, list[bytes]] = {}
     for row in found:
-        by_rollout.setdefault(row.rollout, []).append(_row_digest(row))
+        by_rollout.setdefault(row.rollout, []).append(bytes.fromhex(row_digest(row)))
     return {r: hashlib.sha256(b"".join(sorted(parts))).hexdigest() for r, parts in sorted(by_rollout.items())}
 
 
-def _row_digest(row: LossInput) -> bytes:
+def row_digest(row: LossInput) -> str:
+    """SHA-256 over one row's exact bits."""
     digest = hashlib.sha256(np.array([len(row.ids)], "<i8").tobytes())
     digest.update(row.ids.astype("<i4").tobytes())
     digest.update(row.mask.astype("u1").tobytes())
     digest.update(row.behaviour_logprobs[row.mask].astype("<f4").tobytes())
     digest.update(np.array([row.advantage], "<f8").tobytes())
-    return digest.digest()
+    return digest.hexdigest()

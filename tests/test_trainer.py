@@ -11,8 +11,8 @@ pytest.importorskip("torch")
 
 from appliance.config import resolve
 from appliance.store import CallDraft, Store
-from appliance.train.steprows import advantages_of, step_rows
-from appliance.train.trainer import rate_at
+from appliance.train.learner import rate_at
+from appliance.train.steprows import credits_of, step_rows
 from appliance.types import Purpose, Reward, Rollout, RolloutPlan, Sample, StopReason
 
 
@@ -48,11 +48,13 @@ def test_advantages_are_by_group_and_a_failed_rollout_has_none(store: Store) -> 
     rolled(store, "a", [1.0, 0.0, None])
     rolled(store, "b", [0.5, 0.5])
     rollouts = store.rollouts("r")
-    advantages, metrics = advantages_of(rollouts)
+    advantages = credits_of(rollouts, resolve(None).train)
+    metrics = step_rows(store, rollouts, resolve(None)).metrics
     by_task = [[advantages[r.id] for r in rollouts if r.plan.task == t] for t in "ab"]
     assert by_task[0] == [pytest.approx(0.707106, abs=2e-6), pytest.approx(-0.707106, abs=2e-6), None]
     assert by_task[1] == [0.0, 0.0]
-    assert metrics["reward"] == 0.5 and metrics["frac_reward_zero_std"] == 0.5 and metrics["failed_rollouts"] == 1
+    assert metrics["reward"] == metrics["reward/pi"] == 0.5 and metrics["groups/pi"] == 2
+    assert metrics["frac_reward_zero_std"] == 0.5 and metrics["failed_rollouts"] == 1
 
 
 def test_rows_hold_every_sampled_token_of_graded_rollouts_once(store: Store) -> None:

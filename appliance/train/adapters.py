@@ -45,10 +45,16 @@ def add_critic(policy: Policy, seed: int) -> None:
     _activate(policy, POLICY)
 
 
-def add_reference(policy: Policy, folder: Path) -> None:
-    """The adapter of a version of the run, held fixed: what the KL term keeps the policy near."""
+def add_reference(policy: Policy, folder: Path | None) -> None:
+    """The adapter of a version of the run, held fixed: what the KL term keeps the policy near.
+
+    Without a folder only its place is made, for a rank that is given the numbers.
+    """
     try:
-        policy.model.load_adapter(str(folder), REFERENCE, is_trainable=False)
+        if folder is None:
+            policy.model.add_adapter(REFERENCE, policy.model.peft_config[POLICY])
+        else:
+            policy.model.load_adapter(str(folder), REFERENCE, is_trainable=False)
     except (OSError, ValueError, RuntimeError) as error:
         raise ModelError(f"{folder}: the reference cannot be loaded: {error}", "set train.kl_weight to 0") from error
     policy.model.train()

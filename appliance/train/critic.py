@@ -27,6 +27,7 @@ from appliance.train.folders import new_file
 from appliance.train.gae import explained_variance
 from appliance.train.loss import value_loss
 from appliance.train.policy import Policy
+from appliance.train.ranks import Ranks
 from appliance.train.update import bounded, refuse_nan
 
 Floats = NDArray[np.float64]
@@ -70,8 +71,9 @@ class ValueMetrics:
 class Critic:
     """Value head, adapter and their optimiser. The head starts at zero: V = 0 everywhere."""
 
-    def __init__(self, policy: Policy, settings: CriticSettings, seed: int) -> None:
+    def __init__(self, policy: Policy, settings: CriticSettings, seed: int, ranks: Ranks | None = None) -> None:
         add_critic(policy, seed)
+        self._ranks = ranks or Ranks()
         self.settings = settings
         self._policy = policy
         causal: Any = policy.model.get_base_model()
@@ -93,10 +95,7 @@ class Critic:
 
     def learn(self, parts: Many[Many[Packed]], targets: Many[Many[Targets]]) -> ValueMetrics:
         """`settings.updates` passes over the minibatches `parts`; every value is held near the same old one."""
-        chosen = [t for part in targets for t in part]
-        chained = np.concatenate([t.chained for t in chosen])
-        old = np.concatenate([t.old_values for t in chosen])[chained]
-        returns = np.concatenate([t.returns for t in chosen])[chained]
+        old, returns = self._all_chained([t for part in targets for t in part])
         losses = clipped = grad_norm = 0.0
         for _ in range(self.settings.updates if len(returns) else 0):
             losses = clipped = 0.0
@@ -106,13 +105,22 @@ class Critic:
         count = max(len(returns), 1)
         return ValueMetrics(losses / count, clipped / count, grad_norm, explained_variance(old, returns))
 
+    def _all_chained(self, targets: Many[Targets]) -> tuple[Floats, Floats]:
+        """Old values and returns of the chained terms of all ranks."""
+        own = [(t.old_values[t.chained], t.returns[t.chained]) for t in targets]
+        told = [pair for pairs in self._ranks.gathered(own) for pair in pairs]
+        nothing = np.zeros(0)
+        return np.concatenate([nothing, *(v for v, _ in told)]), np.concatenate([nothing, *(r for _, r in told)])
+
     def _update(self, packs: Many[Packed], targets: Many[Targets]) -> tuple[float, float, float]:
         """One optimiser step on the mean loss of the chained terms; (summed loss, clipped terms, gradient norm)."""
-        total = sum(int(t.chained.sum()) for t in targets)
+        total = sum(self._ranks.gathered(sum(int(t.chained.sum()) for t in targets)))
         self.optimizer.zero_grad(set_to_none=True)
         sums = [self._accumulate(p, t, total) for p, t in zip(packs, targets, strict=True) if t.chained.any()]
-        losses, clipped = (sum(s[i] for s in sums) for i in (0, 1))
-        grad_norm = bounded(self.parameters(), self.settings.max_grad_norm) if sums else 0.0
+        told = [s for own in self._ranks.gathered(sums) for s in own]
+        losses, clipped = (sum(s[i] for s in told) for i in (0, 1))
+        self._ranks.add_up(self.parameters())
+        grad_norm = bounded(self.parameters(), self.settings.max_grad_norm) if total else 0.0
         refuse_nan(losses, grad_norm)
         if grad_norm > 0:
             self.optimizer.step()

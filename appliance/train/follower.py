@@ -6,14 +6,12 @@ Nothing here reads the record, so a second machine that joins by torchrun's rend
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 
 from appliance.config import from_record
+from appliance.train.learner import Learner
 from appliance.train.policy import load_policy, set_threads, settings_of
 from appliance.train.ranks import join
-from appliance.train.trainer import rate_at, update_settings
-from appliance.train.update import learn, make_optimizer
 
 
 def follow(base: Path) -> None:
@@ -22,13 +20,9 @@ def follow(base: Path) -> None:
     set_threads(max(1, (os.cpu_count() or 1) // ranks.count))
     config = from_record(ranks.told())
     policy = load_policy(base, settings_of(config))
-    optimizer = make_optimizer(policy, config.train.learning_rate, config.train.optimizer)
-    ranks.copy(policy.parameters(), optimizer)
-    settings = replace(update_settings(config), ranks=ranks)
+    learner = Learner.of(config, ranks, policy)
+    learner.share()
     while True:
         step = ranks.told()
-        if step is None:  # a sign of life
-            continue
-        for group in optimizer.param_groups:
-            group["lr"] = rate_at(config, step)
-        learn(policy, [], optimizer, settings)
+        if step is not None:  # None is a sign of life
+            learner.learn(step, [], {})

@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.optim import Optimizer
 
-from appliance.errors import TrainingError
 from appliance.train.batch import Packed, Sequence, pack, split
 from appliance.train.critic import Critic, Targets, ValueMetrics
 from appliance.train.gae import GaeSettings, Trajectory, credit
@@ -57,12 +56,11 @@ def learn(
     No Metrics in a warm-up: the policy is not computed.
     """
     how = settings.update
-    parts = [pack(part, how.row_tokens) for part in split(batch.sequences, how.minibatches)]
+    parts = [pack(part, how.row_tokens) for part in how.ranks.dealt(split(batch.sequences, how.minibatches))]
+    trajectories: Mapping[int, Trajectory] = how.ranks.told(batch.trajectories)
     values = [[critic.values(p) for p in packs] for packs in parts]
     flat = [(p, v) for packs, own in zip(parts, values, strict=True) for p, v in zip(packs, own, strict=True)]
-    if not flat:
-        raise TrainingError("the batch has no trained token", "see why rollouts failed: corral status")
-    credits = credit_by_term([p for p, _ in flat], [v for _, v in flat], batch.trajectories, settings)
+    credits = credit_by_term([p for p, _ in flat], [v for _, v in flat], trajectories, settings)
     ahead = iter(credits)
     credited = [[next(ahead) for _ in packs] for packs in parts]
     metrics = None
@@ -82,6 +80,8 @@ def credit_by_term(
     packs: Many[Packed], values: Many[Floats], trajectories: Mapping[int, Trajectory], settings: PpoSettings
 ) -> list[tuple[Packed, Targets]]:
     """Each pack with advantages by term, and what its critic learns; a rollout's terms are gathered from all packs."""
+    if not packs:  # a rank that was dealt nothing
+        return []
     rollouts = np.concatenate([p.rollouts for p in packs])
     times = np.concatenate([p.times for p in packs])
     own = np.concatenate(list(values))

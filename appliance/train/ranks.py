@@ -69,13 +69,18 @@ class Ranks:
         for parameter, gradient in zip(parameters, _cut(whole, parameters), strict=True):
             parameter.grad = gradient
 
+    def share(self, parameters: Many[nn.Parameter]) -> None:
+        """Every rank gets the parameters of rank 0."""
+        if self.count > 1:
+            with torch.no_grad():
+                for parameter in parameters:
+                    dist.broadcast(parameter.data, src=0)
+
     def copy(self, parameters: Many[nn.Parameter], optimizer: Optimizer) -> None:
         """Every rank gets the parameters and the optimiser's state of rank 0."""
         if self.count == 1:
             return
-        with torch.no_grad():
-            for parameter in parameters:
-                dist.broadcast(parameter.data, src=0)
+        self.share(parameters)
         optimizer.load_state_dict(self.told(optimizer.state_dict()))
 
 

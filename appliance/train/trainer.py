@@ -10,28 +10,28 @@ sampler; no KL term. Killed at any point, it starts again from the last version 
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from appliance.config import RunConfig, from_record
-from appliance.errors import ApplianceError
-from appliance.lossinputs import digests
+from appliance.config import from_record
+from appliance.errors import ApplianceError, TrainingError
+from appliance.lossinputs import digests, row_digest
 from appliance.store import Store
-from appliance.train.steprows import step_rows
+from appliance.train.flat import flat_in_a_row, likely_causes
+from appliance.train.metrics import write_tensorboard
+from appliance.train.parity import ParityGate
+from appliance.train.steprows import StepRows, step_rows
 from appliance.trained import note
-from appliance.types import Purpose
-
-if TYPE_CHECKING:
-    from appliance.train.update import UpdateSettings
+from appliance.types import Purpose, Rollout
 
 POLL_S = 0.05
 EXPLAINED_EXIT = 3
-OPTIMIZER = "optimizer.pt"
+STATES = ("optimizer.pt", "critic.pt")
+"""Files of a version that only a resume reads."""
 KEPT_STATES = 2
 IDLE_S = 60.0
 """Seconds between two signs of life to the other ranks while there is nothing to do."""
@@ -89,86 +89,99 @@ def serve(home: Path, store: Store, run_id: str) -> None:
 
 
 class Trainer:
-    """The policy and its optimiser, as the last version of the run left them."""
+    """The policy and what trains it, as the last version of the run left them."""
 
     def __init__(self, home: Path, store: Store, run_id: str) -> None:
         from appliance.train.bases import check_tokenizer
+        from appliance.train.learner import Learner
         from appliance.train.policy import load_policy, set_threads, settings_of
         from appliance.train.ranks import join
-        from appliance.train.update import load_optimizer, make_optimizer
 
         self.ranks = join()
         set_threads(max(1, (os.cpu_count() or 1) // self.ranks.count))
         self.store, self.run_id = store, run_id
         self.config = config = from_record(store.run(run_id).config)
         self.folder = home / "runs" / run_id
-        version, adapter, _ = store.versions(run_id)[-1]
+        versions = store.versions(run_id)
+        version, adapter, _ = versions[-1]
         base = self.folder / "model" / "base"
         check_tokenizer(base, self.folder / "model" / "served")
-        self.policy = load_policy(base, settings_of(config), adapter)
-        self.optimizer = make_optimizer(self.policy, config.train.learning_rate, config.train.optimizer)
-        if (adapter / OPTIMIZER).exists():  # a cold start's version has none
-            load_optimizer(self.optimizer, adapter / OPTIMIZER)
+        policy = load_policy(base, settings_of(config), adapter)
+        self.learner = Learner.of(config, self.ranks, policy, reference=versions[0][1])
+        self.learner.load(adapter)
         self.ranks.told(config.model_dump(mode="json"))
-        self.ranks.copy(self.policy.parameters(), self.optimizer)
+        self.learner.share()
         store.log("info", "trainer", f"ready with version {version}", run_id)
 
     def take(self, step: int) -> None:
-        """One step: trains on its rollouts, writes version `step` and closes the step in one transaction."""
+        """One step: trains on its rollouts, writes version `step` and closes the step in one transaction.
+
+        A step that cannot be taken (NaN, parity) leaves its ids in the run's folder and the last version as it was.
+        """
         from appliance.train.policy import save_adapter
-        from appliance.train.update import learn, save_optimizer
 
         started = time.monotonic()
         rollouts = self.store.rollouts(self.run_id, Purpose.TRAIN, step)
-        made = step_rows(self.store, rollouts, self.config)
-        sequences, metrics = made.rows, made.metrics
-        for rollout_id, told in made.told:
+        inputs = step_rows(self.store, rollouts, self.config)
+        for rollout_id, told in inputs.told:
             self.store.log("info", "trainer", told, self.run_id, rollout_id)
-        note(self.store, self.run_id, step, digests(sequences))
-        if sequences:
-            for group in self.optimizer.param_groups:
-                group["lr"] = rate_at(self.config, step)
-            self.ranks.told(step)
-            settings = replace(update_settings(self.config), ranks=self.ranks)
-            learnt = learn(self.policy, sequences, self.optimizer, settings)
-            metrics |= {name: float(value) for name, value in asdict(learnt).items()}
-        else:
-            told = f"step {step}: no group has rewards that differ; nothing was learnt"
-            self.store.log("warning", "trainer", told, self.run_id)
+        note(self.store, self.run_id, step, digests(inputs.rows))
+        self._say_flat(step, rollouts, inputs)
+        try:
+            metrics = inputs.metrics | self._learn(step, inputs)
+        except TrainingError as error:
+            ids = write_batch_ids(self.folder / f"failed_step_{step}.json", inputs, error)
+            raise TrainingError(f"step {step}: {error.message}; the batch's ids are in {ids}", error.remedy) from error
         path = self.folder / "adapters" / f"v{step}"
-        sha256 = save_adapter(self.policy, path)
-        save_optimizer(self.optimizer, path / OPTIMIZER)
+        sha256 = save_adapter(self.learner.policy, path)
+        self.learner.save(path)
         forget_old_states(self.folder / "adapters", step)
-        metrics["train_seconds"] = time.monotonic() - started
+        metrics["step_time"] = metrics["train_seconds"] = time.monotonic() - started
+        if self.config.train.tensorboard:
+            write_tensorboard(self.folder / "tensorboard", step, metrics)
         self.store.close_step(self.run_id, step, metrics, (step, path, sha256))
 
+    def _learn(self, step: int, inputs: StepRows) -> dict[str, float]:
+        """The updates of one step, and what they measured; none when nothing in it can teach."""
+        if not inputs.rows:
+            return {}
+        t = self.config.train
+        gate = ParityGate(inputs.on_policy, t.parity_alarm, t.parity_stop, self._warn)
+        self.ranks.told(step)
+        return self.learner.learn(step, inputs.rows, inputs.trajectories, gate) | gate.metrics
 
-def rate_at(config: RunConfig, step: int) -> float:
-    """Learning rate of a step (1 is the first): linear warm-up, then linear fall to `final_rate_share` at the last."""
-    t = config.train
-    rise = min(1.0, step / (t.warmup_steps + 1)) if t.warmup_steps else 1.0
-    fall = 1 - (1 - t.final_rate_share) * (step - 1) / max(t.steps - 1, 1)
-    return t.learning_rate * rise * fall
+    def _say_flat(self, step: int, rollouts: Sequence[Rollout], inputs: StepRows) -> None:
+        """Warns of a step whose groups all have equal rewards, and loudly of many such steps in a row."""
+        earlier = [m for number, state, m in self.store.steps(self.run_id) if state == "done" and number < step]
+        in_a_row = flat_in_a_row(earlier, inputs.metrics)
+        if in_a_row:
+            self._warn(
+                f"step {step}: no group has rewards that differ" + ("" if inputs.rows else "; nothing is learnt")
+            )
+        if in_a_row >= self.config.train.flat_steps:
+            told = f"{in_a_row} steps in a row had no group whose rewards differ. Likely: {likely_causes(rollouts)}"
+            self.store.log("error", "trainer", told, self.run_id)
+
+    def _warn(self, told: str) -> None:
+        self.store.log("warning", "trainer", told, self.run_id)
 
 
-def update_settings(config: RunConfig) -> UpdateSettings:
-    """The run's settings as the update takes them."""
-    from appliance.train.loss import LossSettings
-    from appliance.train.update import UpdateSettings
-
-    t = config.train
-    return UpdateSettings(
-        loss=LossSettings(clip_low=t.clip_low, clip_high=t.clip_high, max_importance=t.max_importance),
-        temperature=config.rollout.temperature,
-        max_grad_norm=t.max_grad_norm,
-        minibatches=t.minibatches,
-        row_tokens=t.row_tokens,
-    )
+def write_batch_ids(path: Path, inputs: StepRows, error: TrainingError) -> Path:
+    """Leaves the ids of a step that could not be taken: its rollouts, their advantage and their rows' lengths."""
+    found: dict[int, dict[str, object]] = {}
+    for row in inputs.rows:
+        own = found.setdefault(row.rollout, {"rollout": row.rollout, "advantage": row.advantage, "rows": []})
+        rows = own["rows"]
+        assert isinstance(rows, list)
+        rows.append({"tokens": len(row.ids), "trained_tokens": int(row.mask.sum()), "sha256": row_digest(row)})
+    told = {"error": str(error), "rollouts": list(found.values()), "metrics": inputs.metrics}
+    path.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    return path
 
 
 def forget_old_states(folder: Path, newest: int) -> None:
     """Adapters stay; optimiser states of all but the last versions go, since nothing resumes from them."""
-    for path in folder.glob(f"v*/{OPTIMIZER}"):
+    for path in [p for name in STATES for p in folder.glob(f"v*/{name}")]:
         if int(path.parent.name[1:]) <= newest - KEPT_STATES:
             path.unlink(missing_ok=True)
 

@@ -244,10 +244,10 @@ def _by_tokens(reference: Said, call: Said, number: int, view: _View) -> tuple[C
     thoughts = [m.reasoning.strip() for m in (*reference.messages, reference.answer) if m.reasoning.strip()]
     if any(old.count(t) > new.count(t) for t in thoughts) or old.count("<think>") > new.count("<think>"):
         return Cause.THINKING, number, "the chat template leaves earlier reasoning out"
-    if any(m.tool_calls for m in (*reference.messages, reference.answer)) and _same_json(old, new):
-        return Cause.ARGUMENTS, number, "the chat template writes arguments in its own way"
-    if "".join(old.split()) in "".join(new.split()):
+    if _bare(old) in _bare(new):
         return Cause.DRIFT, number, "the same text but for white space"
+    if _bare(_alike_json(old)) in _bare(_alike_json(new)):
+        return Cause.ARGUMENTS, number, "the chat template writes arguments in its own way"
     return Cause.UNKNOWN, number, ""
 
 
@@ -255,13 +255,13 @@ def _index(call: Said, view: _View) -> int:
     return next(n for n, c in enumerate(view.calls) if c is call)
 
 
-def _same_json(old: str, new: str) -> bool:
-    """Whether both texts hold the same tool calls once their JSON is written alike."""
-    found = [
-        [canonical_json(body) for body in re.findall(r"<tool_call>\s*(.*?)\s*</tool_call>", text, re.DOTALL)]
-        for text in (old, new)
-    ]
-    return bool(found[0]) and found[0] == found[1][: len(found[0])]
+def _alike_json(text: str) -> str:
+    """`text` with the JSON of every tool call written in one way."""
+    return re.sub(r"(?s)(?<=<tool_call>)(.*?)(?=</tool_call>)", lambda m: canonical_json(m[0]), text)
+
+
+def _bare(text: str) -> str:
+    return "".join(text.split())
 
 
 def _plain(message: Message) -> tuple[object, ...]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -17,7 +17,7 @@ from appliance.branches import Role, Said, roles
 from appliance.config import BranchesSection
 from appliance.prune import prune
 from appliance.tree import Row, Tree, recover, rows
-from appliance.types import Logprobs, TokenIds
+from appliance.types import Branch, Logprobs, TokenIds
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,16 +35,35 @@ class Recovered:
 
 
 def recovered(calls: Sequence[Said], settings: BranchesSection) -> Recovered:
-    """Tree, roles, what is left out and why, and the rows that are trained."""
-    numbers = [i for i, c in enumerate(calls) if c.call.sample is not None]
-    samples = [c.call.sample for c in calls if c.call.sample is not None]
+    """Tree, roles, what is left out and why, and the rows that are trained; the same in whatever order calls come.
+
+    Inside, calls are in the order of their times, so that every tie is broken alike.
+    """
+    order = sorted(range(len(calls)), key=lambda i: (calls[i].call.started_at, calls[i].call.sequence))
+    timed = [calls[i] for i in order]
+    numbers = [n for n, c in enumerate(timed) if c.call.sample is not None]
+    samples = [c.call.sample for c in timed if c.call.sample is not None]
     tree = recover(samples)
-    found = roles(calls, tree, numbers)
-    left_out = prune(calls, found, tree, numbers, settings)
+    found = roles(timed, tree, numbers)
+    left_out = prune(timed, found, tree, numbers, settings)
     own = rows(samples, [n not in left_out for n in numbers], tree)
-    to_call = np.array([*numbers, -1], np.int32)  # the last entry maps -1 to itself
-    renumbered = [Row(r.ids, r.mask, r.behaviour_logprobs, to_call[r.calls]) for r in own]
-    return Recovered(tree, numbers, found, left_out, renumbered)
+    return _as_given(Recovered(tree, numbers, found, left_out, own), order)
+
+
+def _as_given(timed: Recovered, order: Sequence[int]) -> Recovered:
+    """What was found of calls in the order of their times, told of the calls as they were given."""
+    own: list[Role] = [Role(Branch.CONTINUATION)] * len(order)
+    for n, role in enumerate(timed.roles):
+        parent, reentered = (None if x is None else order[x] for x in (role.parent, role.reentered))
+        own[order[n]] = replace(role, parent=parent, reentered=reentered)
+    given = np.array([*(order[n] for n in timed.numbers), -1], np.int32)  # the last entry keeps -1
+    return Recovered(
+        tree=timed.tree,
+        numbers=[order[n] for n in timed.numbers],
+        roles=own,
+        left_out={order[n]: reason for n, reason in sorted(timed.left_out.items())},
+        rows=[replace(row, calls=given[row.calls]) for row in timed.rows],
+    )
 
 
 class LossInput(Protocol):

@@ -54,13 +54,17 @@ def _dead(i: int, calls: Sequence[Said], roles: Sequence[Role], continued: set[i
     own = [m.canonical() for m in calls[i].messages]
     if i in continued or not own or roles[i].reentered is not None:
         return ""
+    start, end = calls[i].call.started_at, calls[i].call.ended_at
     for j, other in enumerate(calls):
-        if j == i or roles[j].branch is not roles[i].branch or roles[j].parent != roles[i].parent:
+        if j == i or (roles[j].branch, roles[j].parent) != (roles[i].branch, roles[i].parent):
             continue
-        later = other.call.started_at >= calls[i].call.ended_at
-        if later and [m.canonical() for m in other.messages[: len(own)]] == own:
-            again = "asked the same again" if len(other.messages) == len(own) else "went on without this answer"
-            return f"a dead leaf: the harness {again} in call {other.call.sequence}"
+        begins = [m.canonical() for m in other.messages[: len(own)]] == own
+        is_twin, is_later = len(other.messages) == len(own), other.call.started_at >= end
+        if begins and is_twin and (is_later or (j in continued and other.call.ended_at <= start)):
+            said = "asked the same again" if is_later else "went on from an equal answer"
+            return f"a dead leaf: the harness {said} in call {other.call.sequence}"
+        if begins and is_later:
+            return f"a dead leaf: the harness went on without this answer in call {other.call.sequence}"
     return ""
 
 

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from appliance.branches import Said
 from appliance.config import BranchesSection
-from appliance.lossinputs import Recovered, recovered
+from appliance.forks import forks
+from appliance.lossinputs import Recovered, digests, recovered
+from appliance.train.batch import Sequence
 from appliance.types import Call, Credit, Message, Sample
-from tests.test_tree import a_sample
+from tests.test_tree import a_sample, calls
 
 
 def a_call(
@@ -76,3 +83,55 @@ def test_two_answers_to_one_prompt_at_once_both_stay() -> None:
     one = words(0, a_sample([1], [2]), USER, answer="one", at=0.0)
     two = words(1, a_sample([1], [3]), USER, answer="two", at=0.1)
     assert recovered([one, two], BranchesSection()).left_out == {}
+
+
+# ------------------------------------------------------------------ whatever was called, in whatever order
+
+told = st.tuples(
+    st.booleans(), st.sampled_from(["", '{"kind":"sub-agent"}', '{"kind":"auxiliary"}']), st.integers(0, 5)
+)
+
+
+@st.composite
+def records(draw: st.DrawFn) -> list[Said]:
+    """Calls with ids, words that follow them, marks and times that may collide and overlap."""
+    made: list[Said] = []
+    for n, (prompt, sampled) in enumerate(draw(calls)):
+        delivered, lineage, at = draw(told)
+        messages = tuple(Message("user" if t else "assistant", f"word {t}") for t in prompt)
+        call = a_call(n, a_sample(prompt, sampled, -10.0 * n), delivered, lineage, float(at))
+        made.append(Said(call, messages, (), Message("assistant", f"word {sampled[0]}")))
+    return made
+
+
+@settings(max_examples=100, deadline=None)
+@given(records())
+def test_E11_every_sampled_token_is_trained_once_or_left_out_with_a_reason(record: list[Said]) -> None:
+    found = recovered(record, BranchesSection())
+    trained = sorted(float(x) for row in found.rows for x in row.behaviour_logprobs[row.mask])
+    kept = [c for n, c in enumerate(record) if n not in found.left_out]
+    assert trained == sorted(float(x) for c in kept if c.call.sample for x in c.call.sample.logprobs)
+    assert all(found.left_out.values())
+
+
+@settings(max_examples=100, deadline=None)
+@given(records(), st.integers())
+def test_I4_roles_reasons_and_loss_inputs_do_not_depend_on_the_order_of_arrival(record: list[Said], seed: int) -> None:
+    order = list(range(len(record)))
+    random.Random(seed).shuffle(order)
+    straight, shuffled = recovered(record, BranchesSection()), recovered([record[i] for i in order], BranchesSection())
+    assert {order[n]: r for n, r in shuffled.left_out.items()} == straight.left_out
+    assert [shuffled.roles[n].branch for n in range(len(order))] == [straight.roles[i].branch for i in order]
+    both = [
+        digests(Sequence(r.ids, r.mask, r.behaviour_logprobs, 1.0, 1) for r in f.rows) for f in (straight, shuffled)
+    ]
+    assert both[0] == both[1]
+
+
+@settings(max_examples=100, deadline=None)
+@given(records())
+def test_a_tree_has_one_leaf_and_one_more_for_each_fork_and_parents_come_first(record: list[Said]) -> None:
+    found = recovered(record, BranchesSection())
+    assert len(forks(record, found, lambda ids: str(ids.tolist()))) == len(found.tree.ends) - 1
+    for n, role in enumerate(found.roles):
+        assert role.parent is None or record[role.parent].call.started_at <= record[n].call.started_at

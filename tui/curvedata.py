@@ -1,11 +1,11 @@
-"""Numbers of the curve view: one line a training step, one line a harness; pure, from rollouts as recorded."""
+"""Numbers of the curve view: one line a training step, one line a harness; pure, from groups as recorded."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from appliance.advantage import is_flat
+from appliance.pages import GroupLine
 from appliance.report import HarnessResult, harness_result
 from appliance.types import Purpose, Rollout, RolloutState
 from tui.text import plain_line
@@ -45,15 +45,16 @@ class Curve:
 
 
 def read_curve(
-    rollouts: Sequence[Rollout], steps: Sequence[tuple[int, str, dict[str, float]]], num_steps: int
+    groups: Sequence[GroupLine],
+    tested: Sequence[Rollout],
+    steps: Sequence[tuple[int, str, dict[str, float]]],
+    num_steps: int,
 ) -> Curve:
-    """The curve of one run from all its rollouts and its recorded steps."""
-    trained = [r for r in rollouts if r.plan.purpose is Purpose.TRAIN]
-    tested = [r for r in rollouts if r.plan.purpose in EVALUATIONS]
-    names = sorted({r.plan.harness for r in (*trained, *tested)})
-    by_step: dict[int, list[Rollout]] = {}
-    for r in trained:
-        by_step.setdefault(r.plan.step, []).append(r)
+    """The curve of one run from its training groups, its evaluation rollouts and its recorded steps."""
+    names = sorted({g.harness for g in groups} | {r.plan.harness for r in tested})
+    by_step: dict[int, list[GroupLine]] = {}
+    for group in groups:
+        by_step.setdefault(group.step, []).append(group)
     recorded = {step: (state, metrics) for step, state, metrics in steps}
     lines = [_step_line(step, found, *recorded.get(step, ("", {}))) for step, found in sorted(by_step.items())]
     return Curve(
@@ -73,24 +74,22 @@ def _has_ended(rollout: Rollout) -> bool:
     return rollout.state in (RolloutState.GRADED, RolloutState.FAILED)
 
 
-def _step_line(step: int, rollouts: list[Rollout], state: str, metrics: dict[str, float]) -> StepLine:
-    rewards: dict[str, list[float]] = {}
-    groups: dict[str, list[Rollout]] = {}
-    for r in rollouts:
-        groups.setdefault(r.plan.group, []).append(r)
-        if r.reward is not None:
-            rewards.setdefault(plain_line(r.plan.harness), []).append(r.reward)
-    graded = [x for found in rewards.values() for x in found]
-    ended = [g for g in groups.values() if all(_has_ended(r) for r in g)]
+def _step_line(step: int, groups: Sequence[GroupLine], state: str, metrics: dict[str, float]) -> StepLine:
+    totals: dict[str, tuple[float, int]] = {}
+    for group in groups:
+        if group.num_graded:
+            total, number = totals.get(plain_line(group.harness), (0.0, 0))
+            totals[plain_line(group.harness)] = (total + (group.total or 0.0), number + group.num_graded)
+    num_graded = sum(number for _, number in totals.values())
     return StepLine(
         step=step,
         is_done=state == "done",
-        reward=sum(graded) / len(graded) if graded else None,
-        rewards={name: sum(found) / len(found) for name, found in rewards.items()},
-        num_graded=len(graded),
-        num_failed=sum(r.state is RolloutState.FAILED for r in rollouts),
-        num_rollouts=len(rollouts),
+        reward=sum(total for total, _ in totals.values()) / num_graded if num_graded else None,
+        rewards={name: total / number for name, (total, number) in totals.items()},
+        num_graded=num_graded,
+        num_failed=sum(g.num_failed for g in groups),
+        num_rollouts=sum(g.num_rollouts for g in groups),
         num_groups=len(groups),
-        num_flat=sum(is_flat([r.reward for r in g]) for g in ended),
+        num_flat=sum(g.is_flat for g in groups if g.has_ended),
         metrics=metrics,
     )

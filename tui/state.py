@@ -11,11 +11,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from appliance import pages
 from appliance.errors import StoreError
 from appliance.store import Run, Store
 from appliance.types import Rollout, RolloutState, RunState
 from tui.calldata import CallText, read_calls
-from tui.curvedata import Curve, read_curve
+from tui.curvedata import EVALUATIONS, Curve, read_curve
 from tui.heartbeat import attended_run
 from tui.text import plain, plain_line
 
@@ -192,20 +193,21 @@ class Reader:
 
     def _read(self, store: Store, wanted: Wanted, attended: str | None) -> Snapshot:
         found = store.runs()
-        rewards = _last_rewards(store)
-        lines = tuple(_run_line(run, store, rewards, attended) for run in found)
+        lines = tuple(_run_line(run, store, attended) for run in found)
         chosen = _choose(lines, wanted.run_id)
         if chosen is None:
             return Snapshot(runs=lines)
         run = found[lines.index(chosen)]
-        recorded = store.rollouts(run.id)
-        rollouts = _ordered([_rollout_line(r, run.config) for r in recorded])
+        shown = pages.screenful(store, run.id)
+        rollouts = _ordered([_rollout_line(r, run.config) for r in shown])
         opened = next((r for r in rollouts if r.id == wanted.rollout_id), None)
+        groups = pages.groups(store, run.id)
+        tested = [r for purpose in EVALUATIONS for r in store.rollouts(run.id, purpose)]
         return Snapshot(
             runs=lines,
             run=chosen,
             rollouts=rollouts,
-            curve=read_curve(recorded, store.steps(run.id), chosen.num_steps),
+            curve=read_curve(groups, tested, store.steps(run.id), chosen.num_steps),
             events=_events(store, run.id),
             rollout=opened,
             calls=self._calls(store, opened),
@@ -248,7 +250,7 @@ def _number(value: object, otherwise: float) -> float:
     return float(value) if isinstance(value, int | float) else otherwise
 
 
-def _run_line(run: Run, store: Store, rewards: Mapping[str, float], attended: str | None) -> RunLine:
+def _run_line(run: Run, store: Store, attended: str | None) -> RunLine:
     is_lost = run.state in (RunState.RUNNING, RunState.DRAINING) and attended is not None and attended != run.id
     harnesses = run.config.get("harnesses")
     names = harnesses if isinstance(harnesses, list | tuple) else ()
@@ -261,21 +263,12 @@ def _run_line(run: Run, store: Store, rewards: Mapping[str, float], attended: st
         seed=run.seed,
         harnesses=plain_line(", ".join(str(name) for name in names)),
         pack=plain_line(str(_section(run.config, "tasks").get("pack", ""))),
-        steps_done=sum(state == "done" for _, state, _ in store.steps(run.id)),
+        steps_done=pages.steps_done(store, run.id),
         num_steps=int(_number(_section(run.config, "train").get("steps"), 0)),
-        last_reward=rewards.get(run.id),
+        last_reward=pages.last_reward(store, run.id),
         created_at=run.created_at,
         ended_at=run.ended_at,
     )
-
-
-def _last_rewards(store: Store) -> dict[str, float]:
-    """Run → mean reward of its newest training step with a grade."""
-    found = store.rows(
-        "SELECT run_id, step, avg(reward) mean FROM rollouts WHERE purpose='train' AND reward IS NOT NULL"
-        " GROUP BY run_id, step ORDER BY run_id, step"
-    )
-    return {row["run_id"]: float(row["mean"]) for row in found}
 
 
 def _rollout_line(rollout: Rollout, config: Mapping[str, object]) -> RolloutLine:
@@ -306,12 +299,10 @@ def _rollout_line(rollout: Rollout, config: Mapping[str, object]) -> RolloutLine
 
 def _events(store: Store, run_id: str) -> tuple[EventLine, ...]:
     """The newest events of the run and of no run, oldest first."""
-    found = store.rows(
-        "SELECT id, at, level, part, message, rollout_id FROM events WHERE run_id=? OR run_id IS NULL"
-        " ORDER BY id DESC LIMIT ?",
-        run_id,
-        MAX_EVENTS,
-    )
+    newest = "SELECT * FROM (SELECT id, at, level, part, message, rollout_id FROM events WHERE run_id {}"
+    newest += " ORDER BY id DESC LIMIT ?2)"  # each half by the index; an OR would sort every event there is
+    sql = f"{newest.format('= ?1')} UNION ALL {newest.format('IS NULL')} ORDER BY id DESC LIMIT ?2"
+    found = store.rows(sql, run_id, MAX_EVENTS)
     return tuple(
         EventLine(
             row["id"], row["at"], plain_line(row["level"]), plain_line(row["part"]), plain(row["message"]),

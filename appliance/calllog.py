@@ -53,6 +53,14 @@ class _Attempt:
     chain: Chain
     paths: list[tuple[int, TokenIds]] = field(default_factory=list)
 
+    def grow(self, leaf: int, ids: TokenIds) -> None:
+        """Adds a path; the newest one, when this goes on from it, becomes a part of it and needs no memory."""
+        if self.paths:
+            node, before = self.paths[-1]
+            if len(before) <= len(ids) and np.array_equal(before, ids[: len(before)]):
+                self.paths[-1] = (node, ids[: len(before)])
+        self.paths.append((leaf, ids))
+
 
 @dataclass(frozen=True, slots=True)
 class _NodeDraft:
@@ -91,7 +99,7 @@ class CallLog:
             self.forget(rollout_id)
             raise
         if stored:
-            known.paths.append(stored)
+            known.grow(*stored)
         self._known[rollout_id] = known
         return call_id
 
@@ -260,7 +268,10 @@ def _insert_node(db: Any, node: _NodeDraft) -> int:
 def _longest_shared(paths: Sequence[tuple[int, TokenIds]], prompt: TokenIds) -> tuple[int | None, int]:
     """The stored path that shares the longest prefix with `prompt`, and that prefix's length."""
     best: tuple[int | None, int] = (None, 0)
-    for node, ids in paths:
+    longest = max((len(ids) for _, ids in paths), default=0)
+    for node, ids in reversed(paths):
+        if best[1] == longest:
+            break  # a conversation that just goes on, which is nearly every call
         length = min(len(ids), len(prompt))
         differing = np.flatnonzero(ids[:length] != prompt[:length])
         shared = int(differing[0]) if len(differing) else length

@@ -37,6 +37,8 @@ _SIDE_TEXT = re.compile(
 _MIN_TASK = 16
 """Characters a first user message must have to be looked for in tool calls; shorter ones are there by chance."""
 _KEPT_ARGUMENTS = 200
+_END = 1500
+_SIDE_WORDS = ("title", "summar", "compaction")
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +147,14 @@ def _asks_for_side_work(request: Request) -> bool:
     """Whether the system prompt or the newest user message asks for a title or for a summary of the conversation."""
     last = next((m.content for m in reversed(request.messages) if m.role == "user"), "")
     first = request.messages[0].content if request.messages and request.messages[0].role == "system" else ""
-    return bool(_SIDE_TEXT.search(last) or (not request.tools and _SIDE_TEXT.search(first)))
+    return _is_side_text(last) or (not request.tools and _is_side_text(first))
+
+
+def _is_side_text(text: str) -> bool:
+    """Looks at both ends only: what is asked for stands before or after what it is asked of."""
+    ends = text if len(text) <= 2 * _END else f"{text[:_END]}\n{text[-_END:]}"
+    low = ends.lower()
+    return any(word in low for word in _SIDE_WORDS) and bool(_SIDE_TEXT.search(ends))
 
 
 def _client(headers: Mapping[str, str]) -> str:

@@ -8,10 +8,11 @@ after `restore`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import anyio
+import numpy as np
 from anyio import to_thread
 
 from appliance.errors import ModelError, RolloutError
@@ -100,6 +101,15 @@ class Recorded:
     lineage: Lineage
     arrived: bool = False
 
+    def give_up_ids(self, later: TokenIds) -> None:
+        """Keep this call's ids as a part of `later`, a prompt that begins with them, instead of a copy."""
+        if self.sample is None:
+            return
+        cut, end = len(self.sample.prompt_ids), len(self.sample.prompt_ids) + len(self.sample.sampled_ids)
+        same = np.array_equal(later[:cut], self.sample.prompt_ids)
+        if same and np.array_equal(later[cut:end], self.sample.sampled_ids):
+            self.sample = replace(self.sample, prompt_ids=later[:cut], sampled_ids=later[cut:end])
+
 
 @dataclass(eq=False, slots=True)
 class LiveCall(Pending):
@@ -112,6 +122,7 @@ class LiveCall(Pending):
     prompt_ids: TokenIds | None = None
     lineage: Lineage = field(default_factory=Lineage)
     idempotency_key: str = ""
+    parent: Recorded | None = None
     recorded: Recorded | None = None
 
 
@@ -174,7 +185,7 @@ class Session:
         call = LiveCall(
             f"{self.rollout_id}x{self.num_taken}", key=place.key, history=place.history, sequence=self.num_taken,
             request=request, lineage=self.family.mark(request, headers, place.call.lineage if place.call else None),
-            idempotency_key=headers.get("idempotency-key", ""),
+            idempotency_key=headers.get("idempotency-key", ""), parent=place.call,
         )  # fmt: skip
         self.num_taken += 1
         self.calls[call.key] = self.said[call.history] = call
@@ -231,9 +242,14 @@ class Session:
             self.is_cut = str(answer.stop_reason) == "length"
         self.num_sampled_tokens += answer.num_sampled_tokens if recorded.sample is not None else 0
         self.errors.pop(call.key, None)  # the harness's retry made good what had failed
+        if call.parent is not None and recorded.sample is not None:
+            call.parent.give_up_ids(recorded.sample.prompt_ids)
+        call.request = call.prompt_ids = call.parent = None  # the record has them
 
     def restore(self, recorded: Call, message: Message) -> None:
         """A call of this rollout that an earlier proxy recorded, with the answer it gave. Raises ValueError."""
+        if not recorded.request_bytes:
+            return  # retention took its bodies, and with them what it could be known by
         request = WIRES[recorded.wire].parse_request(recorded.request_bytes)
         place = self.history.look(request)
         lineage = from_text(recorded.lineage)

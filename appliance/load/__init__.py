@@ -1,0 +1,1 @@
+"""Load for measuring proxies: a scripted engine, clients, and other people's proxies to compare with."""

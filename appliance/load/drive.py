@@ -1,0 +1,136 @@
+"""Drives one proxy with conversations and says how long each call took and what the proxy's process used."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+
+from appliance.errors import HostError
+from appliance.httpline import HttpLine
+from appliance.load.model import bodies
+
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What is called: a port, the path of a client's session, headers, and the processes that are measured."""
+
+    port: int
+    path: Callable[[int], str]
+    headers: str = ""
+    pids: tuple[int, ...] = ()
+
+
+@dataclass(slots=True)
+class Found:
+    """What one load found. Times in seconds, memory in bytes; `failed` calls were not answered with 200."""
+
+    latencies: list[float] = field(default_factory=list)
+    failed: int = 0
+    failure: str = ""
+    wall_s: float = 0.0
+    cpu_s: float = 0.0
+    rss_before: int = 0
+    rss_after: int = 0
+
+    @property
+    def calls_per_s(self) -> float:
+        """Calls answered in a second."""
+        return len(self.latencies) / self.wall_s if self.wall_s else 0.0
+
+    def percentile(self, share: float) -> float:
+        """The latency that `share` of the calls did not exceed, in ms."""
+        ordered = sorted(self.latencies)
+        return 1e3 * ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else float("nan")
+
+
+def load(target: Target, num_clients: int, num_calls: int, num_tokens: int, stagger_s: float) -> Found:
+    """`num_clients` conversations at once of `num_calls` calls each; their starts are spread over `stagger_s`."""
+    return asyncio.run(_load(target, num_clients, num_calls, num_tokens, stagger_s))
+
+
+async def _load(target: Target, num_clients: int, num_calls: int, num_tokens: int, stagger_s: float) -> Found:
+    found = Found(rss_before=rss(target.pids))
+    cpu, started = cpu_s(target.pids), time.perf_counter()
+
+    async def converse(number: int) -> None:
+        client = HttpLine(f"http://127.0.0.1:{target.port}", {"user-agent": "bench/1"})
+        await asyncio.sleep(stagger_s * number / num_clients)
+        for body in islice(bodies(number, num_tokens), num_calls):
+            asked = time.perf_counter()
+            reply = await client.post(target.path(number), body, target.headers)
+            if reply.status == 200:
+                found.latencies.append(time.perf_counter() - asked)
+            else:
+                found.failed += 1
+                found.failure = found.failure or f"{reply.status} {reply.body[:300]!r}"
+        await client.close()
+
+    await asyncio.gather(*(converse(number) for number in range(num_clients)))
+    found.wall_s = time.perf_counter() - started
+    found.cpu_s, found.rss_after = cpu_s(target.pids) - cpu, rss(target.pids)
+    return found
+
+
+def one_by_one(target: Target, number: int, num_tokens: int, num_calls: int) -> list[float]:
+    """Latencies in seconds of one conversation's calls."""
+    return asyncio.run(_load_one(target, number, num_tokens, num_calls))
+
+
+async def _load_one(target: Target, number: int, num_tokens: int, num_calls: int) -> list[float]:
+    client, latencies = HttpLine(f"http://127.0.0.1:{target.port}", {"user-agent": "bench/1"}), []
+    for body in islice(bodies(number, num_tokens), num_calls):
+        asked = time.perf_counter()
+        reply = await client.post(target.path(number), body, target.headers)
+        if reply.status != 200:
+            raise HostError(f"the proxy under load answered {reply.status}: {reply.body[:200]!r}")
+        latencies.append(time.perf_counter() - asked)
+    await client.close()
+    return latencies
+
+
+@contextmanager
+def process(arguments: Sequence[str], log: Path) -> Iterator[tuple[int, int]]:
+    """(port, pid) of a process that prints its port and ends when its stdin closes."""
+    with log.open("ab") as errors:
+        child = subprocess.Popen(
+            [sys.executable, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors
+        )
+    assert child.stdin is not None and child.stdout is not None
+    try:
+        line = child.stdout.readline()
+        if not line.strip().isdigit():
+            raise HostError(f"{' '.join(arguments)} did not start", f"see {log}")
+        yield int(line), child.pid
+    finally:
+        child.stdin.close()
+        try:
+            child.wait(10)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+        child.stdout.close()
+
+
+def rss(pids: Sequence[int]) -> int:
+    """Resident bytes of processes."""
+    return sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE_BYTES for pid in pids)
+
+
+def cpu_s(pids: Sequence[int]) -> float:
+    """Seconds of processor time that processes have used."""
+    total = 0
+    for pid in pids:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        total += int(fields[11]) + int(fields[12])
+    return total / _TICKS_PER_S

@@ -10,6 +10,8 @@ import json
 import re
 from collections.abc import Collection, Mapping
 
+import msgspec
+
 JsonObject = dict[str, object]
 
 # How a custom (free text) tool is shown to the model: a function of one string.
@@ -205,8 +207,12 @@ def argument_object(arguments: str) -> JsonObject:
 
 def compact(value: object) -> bytes:
     """`value` as UTF-8 JSON without optional white space; lone surrogates become U+FFFD."""
-    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
-    return _SURROGATE.sub("\ufffd", text).encode()
+    try:
+        return msgspec.json.encode(value)
+    except (UnicodeEncodeError, msgspec.MsgspecError, TypeError, RecursionError):
+        # A lone surrogate has no UTF-8, so it is replaced; whatever else it is, json says it.
+        text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+        return _SURROGATE.sub("\ufffd", text).encode()
 
 
 def custom_input(arguments: str) -> str:

@@ -10,33 +10,37 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import anyio
 import numpy as np
 
-from appliance.config import CHECKOUT, RunConfig, resolve
-from appliance.errors import HarnessFileError, SandboxError, first_of
+from appliance.branches import Said, said
+from appliance.config import CHECKOUT, BranchesSection, RunConfig, resolve
+from appliance.determinism import Stability, stability
+from appliance.errors import ConfigError, HarnessFileError, SandboxError, first_of
+from appliance.forks import Cause, forks
 from appliance.harness import Harness
 from appliance.images import base_ref, image_ref
 from appliance.launch import IsBusy, Started
+from appliance.lossinputs import recovered
 from appliance.memory import peak_bytes
 from appliance.podmanconf import PodmanPlaces
 from appliance.pool import Host, Pool
 from appliance.proxy import Limits as ProxyLimits
 from appliance.proxy import Proxy
 from appliance.rollout import Place, make_rollout
-from appliance.sandbox import Outcome, Podman, SandboxSpec
-from appliance.scripted import ScriptedPolicy
+from appliance.sandbox import Outcome, Podman
+from appliance.scripted import ScriptedPolicy, byte_renderer
 from appliance.store import Store
 from appliance.tasks import Task
 from appliance.teaching import scripted
-from appliance.tree import recover
-from appliance.types import Call, Purpose, Rollout, RolloutPlan, RolloutState, TokenIds
+from appliance.types import Call, Message, Purpose, Rollout, RolloutPlan, RolloutState, TokenIds
 
 TASK = CHECKOUT / "data" / "check" / "three-turns"
 TIMEOUT_S = 240
@@ -49,9 +53,10 @@ class Card:
     """What one check found. `problem` is empty when the whole contract holds.
 
     `offline`: it called its model and ended well without a network. `tool_call`: the commands it was told to run
-    did their work. `unexplained_forks`: ends of the trees beyond one a root. `prefix_share`: of the prompt tokens
-    after the first call, the share that an earlier call's prompt and answer already held. `peak_mb`: memory of its
-    processes, page cache apart. `stray_ids`: calls whose recorded ids are not those that were sampled.
+    did their work. `forks`: the cause of each; `unexplained_forks` those without one. `prefix_share`: of the prompt
+    tokens after the first call, the share that an earlier call's prompt and answer already held. `peak_mb`: memory of
+    its processes, page cache apart. `stray_ids`: calls whose recorded ids are not those that were sampled.
+    `stability` compares several runs; None after a single one.
     """
 
     name: str
@@ -61,6 +66,7 @@ class Card:
     tool_call: bool
     exit_code: int | None
     roots: int
+    forks: tuple[str, ...]
     unexplained_forks: int
     prefix_share: float
     seconds: float
@@ -71,6 +77,7 @@ class Card:
     left_behind: tuple[str, ...]
     problem: str
     output: str
+    stability: Stability | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """The card as a JSON object."""
@@ -82,7 +89,7 @@ class WatchedPodman(Podman):
 
     def __init__(self, home: Path) -> None:
         super().__init__(home)
-        self.seen: list[tuple[SandboxSpec, Outcome, int]] = []
+        self.seen: list[tuple[Outcome, int]] = []
 
     async def watch(self, started: Started, is_busy: IsBusy = lambda: False) -> Outcome:
         """As `Podman.watch`, with an eye on its memory."""
@@ -97,8 +104,19 @@ class WatchedPodman(Podman):
             tasks.cancel_scope.cancel()
         if isinstance(end, SandboxError):
             raise end
-        self.seen.append((started.spec, end, peaks[0]))
+        self.seen.append((end, peaks[0]))
         return end
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One run of a harness: its calls as recorded, the ids as sampled, how its sandbox ended (None: it never began)."""
+
+    rollout: Rollout
+    calls: list[Said]
+    sampled: list[TokenIds]
+    outcome: Outcome | None
+    peak_bytes: int
 
 
 @dataclass(slots=True)
@@ -113,10 +131,9 @@ class _Bench:
     pool: Pool
     proxy: Proxy
     index: int = 0
-    policies: list[ScriptedPolicy] = field(default_factory=list)
 
-    async def make(self, harness: Harness) -> tuple[Rollout, list[Call]]:
-        """One rollout of `harness`, and its calls."""
+    async def make(self, harness: Harness) -> Trial:
+        """One rollout of `harness`."""
         task = Task.from_dir(TASK)
         (planned,) = self.store.plan([RolloutPlan(RUN_ID, Purpose.SINGLE, 0, harness.name, task.name, self.index)])
         self.index += 1
@@ -125,10 +142,13 @@ class _Bench:
             proxy=self.proxy, harnesses={harness.name: harness}, images={harness.name: image_ref(harness)},
             grader_image=base_ref(),
         )  # fmt: skip
-        self.policies.append(ScriptedPolicy(scripted(task, harness)))
-        await make_rollout(place, planned, task, self.policies[-1], 0)
+        policy = ScriptedPolicy(scripted(task, harness))
+        self.podman.seen.clear()
+        await make_rollout(place, planned, task, policy, 0)
         (ended,) = [r for r in self.store.rollouts(RUN_ID) if r.id == planned.id]
-        return ended, self.store.calls(planned.id)
+        calls = said(self.store.calls(planned.id), self.store.conversations(planned.id))
+        outcome, peak = next(iter(self.podman.seen), (None, 0))  # the agent's comes before its grader's
+        return Trial(ended, calls, policy.said, outcome, peak)
 
     async def left_behind(self) -> tuple[str, ...]:
         """Sandboxes and folders that should be gone."""
@@ -159,21 +179,27 @@ async def bench(home: Path, timeout_s: int = TIMEOUT_S) -> AsyncIterator[_Bench]
             store.close()
 
 
-async def check(home: Path, harness: Harness, timeout_s: int = TIMEOUT_S) -> Card:
-    """The card of one harness, whose image must be there."""
+async def check(home: Path, harness: Harness, timeout_s: int = TIMEOUT_S, runs: int = 1) -> Card:
+    """The card of one harness, whose image must be there: of the first run that breaks the contract, or the last."""
     async with bench(home, timeout_s) as place:
         if not await place.podman.image_exists(image_ref(harness)):
             raise HarnessFileError(f"the image of {harness.name} is missing", f"corral harness build {harness.name}")
-        rollout, calls = await place.make(harness)
-        runs = [(outcome, peak) for spec, outcome, peak in place.podman.seen if not spec.name.endswith("-grade")]
-        left = await place.left_behind()
-        return _card(harness, rollout, calls, runs, (place.policies[-1].said, left))
+        played: list[list[Said]] = []
+        for _ in range(runs):
+            trial = await place.make(harness)
+            card = _card(harness, trial, await place.left_behind())
+            played.append([_without_ids(call) for call in trial.calls])
+            if card.problem:
+                return card
+        return replace(card, stability=stability(played) if runs > 1 else None)
 
 
-def checked(home: Path, harness: Harness, timeout_s: int = TIMEOUT_S) -> Card:
+def checked(home: Path, harness: Harness, timeout_s: int = TIMEOUT_S, runs: int = 1) -> Card:
     """`check`, for a caller without an event loop; an error of ours comes out as itself."""
+    if runs < 1:
+        raise ConfigError(f"--runs {runs}: nothing would be run", "give 1 or more")
     try:
-        return anyio.run(check, home, harness, timeout_s)
+        return anyio.run(check, home, harness, timeout_s, runs)
     except BaseExceptionGroup as group:
         found = first_of(group)
         if found is None:
@@ -181,46 +207,52 @@ def checked(home: Path, harness: Harness, timeout_s: int = TIMEOUT_S) -> Card:
         raise found from group
 
 
-def _card(
-    harness: Harness,
-    rollout: Rollout,
-    calls: Sequence[Call],
-    runs: Sequence[tuple[Outcome, int]],
-    rest: tuple[Sequence[TokenIds], tuple[str, ...]],
-) -> Card:
-    outcome, peak = runs[-1] if runs else (None, 0)
+def _card(harness: Harness, trial: Trial, left_behind: tuple[str, ...]) -> Card:
+    calls = [said.call for said in trial.calls]
     samples = [call.sample for call in calls if call.sample is not None]
-    tree = recover(samples)
-    roots = sum(node.parent < 0 for node in tree.nodes)
-    said, left = rest
-    recorded = sorted(sample.sampled_ids.tobytes() for sample in samples)
-    unlike = abs(len(said) - len(recorded)) + sum(
-        a != b for a, b in zip(recorded, sorted(ids.tobytes() for ids in said), strict=False)
-    )
-    exit_code = outcome.exit_code if outcome else None
+    found = recovered(trial.calls, BranchesSection())
+    causes = [fork.cause for fork in forks(trial.calls, found, byte_renderer().decode)]
+    exit_code = trial.outcome.exit_code if trial.outcome else None
     card = Card(
         name=harness.name,
         version=harness.version,
         offline=bool(samples) and exit_code == 0,
         wires=tuple(sorted({call.wire for call in calls})),
-        tool_call=rollout.reward == 1.0,
+        tool_call=trial.rollout.reward == 1.0,
         exit_code=exit_code,
-        roots=roots,
-        unexplained_forks=len(tree.ends) - roots,
+        roots=sum(node.parent < 0 for node in found.tree.nodes),
+        forks=tuple(str(cause) for cause in causes),
+        unexplained_forks=causes.count(Cause.UNKNOWN),
         prefix_share=round(prefix_share(calls), 4),
-        seconds=round(outcome.seconds, 2) if outcome else 0.0,
-        peak_mb=round(peak / 1e6, 1),
+        seconds=round(trial.outcome.seconds, 2) if trial.outcome else 0.0,
+        peak_mb=round(trial.peak_bytes / 1e6, 1),
         calls=len(calls),
         prompt_tokens=len(samples[0].prompt_ids) if samples else 0,
-        stray_ids=unlike,
-        left_behind=left,
+        stray_ids=_num_unlike([sample.sampled_ids for sample in samples], trial.sampled),
+        left_behind=left_behind,
         problem="",
-        output=outcome.output[-2000:] if outcome else "",
+        output=trial.outcome.output[-2000:] if trial.outcome else "",
     )
-    return _with_problem(card, harness, rollout)
+    return replace(card, problem=_problem(card, harness, trial.rollout))
 
 
-def _with_problem(card: Card, harness: Harness, rollout: Rollout) -> Card:
+def _without_ids(call: Said) -> Said:
+    """The call without the ids of tool calls, which the proxy makes anew for each rollout and no model sees."""
+
+    def bare(message: Message) -> Message:
+        return replace(message, tool_calls=tuple(replace(c, id="") for c in message.tool_calls), tool_call_id="")
+
+    return replace(call, messages=tuple(map(bare, call.messages)), answer=bare(call.answer))
+
+
+def _num_unlike(recorded: Sequence[TokenIds], sampled: Sequence[TokenIds]) -> int:
+    """How many samples are recorded otherwise, or not at all, or not sampled though recorded."""
+    counts = Counter(ids.tobytes() for ids in recorded)
+    counts.subtract(ids.tobytes() for ids in sampled)
+    return sum(abs(count) for count in counts.values())
+
+
+def _problem(card: Card, harness: Harness, rollout: Rollout) -> str:
     """The first thing that breaks the contract, in words."""
     claims = [
         (rollout.state is RolloutState.GRADED, f"{rollout.failure}: {rollout.failure_detail}"),
@@ -229,11 +261,10 @@ def _with_problem(card: Card, harness: Harness, rollout: Rollout) -> Card:
         (card.tool_call, "the commands it was told to run did not do their work"),
         (not card.stray_ids, f"{card.stray_ids} calls were recorded with other ids than were sampled"),
         (not card.left_behind, f"left behind: {', '.join(card.left_behind)}"),
-        (card.roots == 1, f"its calls make {card.roots} trees"),
-        (not card.unexplained_forks, f"its tree forks {card.unexplained_forks} times"),
+        (card.roots == 1, f"its calls make {card.roots} trees: {', '.join(card.forks)}"),
+        (not card.unexplained_forks, f"its tree forks {card.unexplained_forks} times without a cause"),
     ]
-    problem = next((said for holds, said in claims if not holds), "")
-    return Card(**{**{name: getattr(card, name) for name in Card.__slots__}, "problem": problem})
+    return next((said for holds, said in claims if not holds), "")
 
 
 def prefix_share(calls: Sequence[Call]) -> float:
@@ -265,16 +296,29 @@ def card_text(card: Card) -> str:
         f"  wire                     {', '.join(card.wires) or '–'}",
         f"  tool calls work          {_tick(card.tool_call)}   {card.calls} calls",
         f"  leaves nothing           {_tick(not card.left_behind)}",
-        f"  trees                    {card.roots} root, {card.unexplained_forks} unexplained forks, "
+        f"  trees                    {card.roots} root, {len(card.forks)} forks ({', '.join(card.forks) or 'none'}), "
         f"{100 * card.prefix_share:.1f} % of later prompts shared",
         f"  ids as sampled           {_tick(not card.stray_ids)}",
         f"  first prompt             {card.prompt_tokens} bytes",
         f"  memory                   {card.peak_mb:.0f} MB at most",
     ]
+    if card.stability is not None:
+        lines += _stability_lines(card.stability)
     if card.problem and card.output:
         shown = json.dumps(card.output[-600:], ensure_ascii=False)  # untrusted text: control characters stay quoted
         lines.append(f"  its last output          {shown}")
     return "\n".join(lines)
+
+
+def _stability_lines(found: Stability) -> list[str]:
+    percent = {name: 100 * getattr(found, name) for name in ("same_prompts", "same_tools", "same_order")}
+    lines = [
+        f"  over {found.rollouts} runs              prompts alike {percent['same_prompts']:.0f} %, "
+        f"tools {percent['same_tools']:.0f} %, order of calls {percent['same_order']:.0f} %",
+        f"  shared by a common tree  {100 * found.shareable_tokens:.1f} % of all tokens, "
+        f"{100 * found.shareable_between:.1f} % of what single trees store",
+    ]
+    return lines + [f"  differs                  {json.dumps(text)[:160]}" for text in found.first_differences[:4]]
 
 
 def _tick(holds: bool) -> str:

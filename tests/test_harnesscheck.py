@@ -21,7 +21,8 @@ from appliance.types import Call, Message, Request, Sample, StopReason, Tool
 BASH = Tool("bash", "Run.", '{"type": "object", "properties": {"command": {"type": "string"}}}')
 # The harnesses of ./install.sh test.
 TEN = (
-    "pi", "pi-responses", "codex", "opencode", "mini-swe-agent", "qwen-code", "openclaw", "nanobot", "strands",
+    "pi", "pi-responses", "pi-messages", "codex", "claude-code", "claude-code-bare", "opencode", "mini-swe-agent",
+    "gemini-cli", "qwen-code", "openclaw", "nanobot", "strands",
 )  # fmt: skip
 KEYS = {
     "name", "version", "offline", "wires", "tool_call", "exit_code", "roots", "unexplained_forks", "prefix_share",
@@ -40,7 +41,7 @@ def images() -> Path:
 def toy(script: str, **changes: object) -> Harness:
     """A harness over the base image that runs `script`."""
     settings: dict[str, object] = {
-        "name": "toy", "version": "1", "wire": "chat", "check": ("true",), "layer": "FROM {base}\n",
+        "name": "toy", "version": "1", "wire": "chat", "check": ("echo", "1"), "layer": "FROM {base}\n",
         "argv": ("sh", "-c", f"{script} # {{base_url}} {{prompt}}"), "env": {}, "files": {},
         "memory_bytes": 200_000_000, "pids": 64, "quirks": {},
     }  # fmt: skip
@@ -62,9 +63,18 @@ def test_a_harness_keeps_its_contract(images: Path, name: str) -> None:
     assert card.problem == "", card_text(card)
     assert set(card.as_dict()) >= KEYS
     assert (card.offline, card.tool_call, card.exit_code, card.wires) == (True, True, 0, (harness.wire,))
-    assert (card.roots, card.unexplained_forks, card.stray_ids) == (1, 0, 0)
+    assert (card.roots, card.forks, card.unexplained_forks, card.stray_ids) == (1, (), 0, 0)
     assert card.calls >= 4 and card.left_behind == () and card.peak_mb > 0
     assert card.prefix_share > 0.5, "most of each later prompt is an earlier path"
+
+
+@pytest.mark.real
+def test_several_runs_say_how_stable_a_harness_is(images: Path) -> None:
+    build_images(images, [Shelf.of(home()).get("pi")], print)
+    card = checked(images, Shelf.of(home()).get("pi"), runs=2)
+    assert card.stability is not None and card.problem == ""
+    assert (card.stability.same_prompts, card.stability.same_tools, card.stability.same_order) == (1.0, 1.0, 1.0)
+    assert card.stability.shareable_between > 0.3 and "over 2 runs" in card_text(card)
 
 
 @pytest.mark.real
@@ -138,7 +148,7 @@ def test_the_share_of_later_prompts_that_was_there_before() -> None:
 
 def test_a_card_reads_as_text_and_as_an_object() -> None:
     card = Card(
-        "toy", "1", False, ("chat",), False, 3, 1, 0, 0.5, 1.0, 20.0, 2, 300, 0, (), "exit code 3", "oh\x1b[31m no"
+        "toy", "1", False, ("chat",), False, 3, 1, (), 0, 0.5, 1.0, 20.0, 2, 300, 0, (), "exit code 3", "oh\x1b[31m no"
     )
     assert "\x1b" not in card_text(card) and "oh" in card_text(card)
     assert set(card.as_dict()) >= KEYS

@@ -131,7 +131,7 @@ def _check(arguments: argparse.Namespace) -> int:
     from appliance.shelf import Shelf
 
     harness = Shelf.of(home()).get(arguments.name)
-    card = checked(podman_home(home()), harness, arguments.timeout_s)
+    card = checked(podman_home(home()), harness, arguments.timeout_s, arguments.runs)
     show(arguments, card.as_dict(), card_text(card))
     return 1 if card.problem else 0
 

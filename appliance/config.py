@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDict
 from pydantic_settings.exceptions import SettingsError
 
@@ -27,6 +27,11 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 
 Positive = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
+
+
+def _number(value: object) -> object:
+    """Digits as the number they are: a choice of numbers takes text from the environment and the command line too."""
+    return int(value) if isinstance(value, str) and value.isdigit() else value
 
 
 class Section(BaseModel):
@@ -45,7 +50,9 @@ class ModelSection(Section):
     dtype: Literal["auto", "float32", "bfloat16"] = Field(
         "auto", description="what the trainer computes in; auto: float32 on a CPU, bfloat16 on a GPU"
     )
-    lora_rank: Literal[8, 16, 32, 64] = Field(32, description="rank of the adapter; a rank vLLM serves")
+    lora_rank: Annotated[Literal[8, 16, 32, 64], BeforeValidator(_number)] = Field(
+        32, description="rank of the adapter; a rank vLLM serves"
+    )
 
 
 class TasksSection(Section):
@@ -177,7 +184,7 @@ class TrainSection(Section):
         description="auto: adamw on a CPU, adamw8bit on a GPU; paged: they move to the host when GPU memory is short",
     )
     ranks: int = Field(0, ge=0, description="processes that share a step's trees; 0: one a local GPU, one on a CPU")
-    ahead: Literal[0, 1] = Field(
+    ahead: Annotated[Literal[0, 1], BeforeValidator(_number)] = Field(
         0, description="steps that rollouts may be ahead of training: 1 overlaps both, each call one version staler"
     )
     keep_last: Positive = Field(2, description="newest versions whose optimiser state is kept to resume from")

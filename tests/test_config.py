@@ -86,3 +86,21 @@ def test_a_misspelt_variable_and_a_list_that_is_no_json_are_named(monkeypatch: p
 def test_rows_must_hold_a_whole_context() -> None:
     with pytest.raises(ConfigError, match="row_tokens must be at least"):
         resolve(None, {"train.row_tokens": "100"})
+
+
+def test_choices_of_numbers_and_lists_of_numbers_are_taken_from_the_command_line() -> None:
+    found = resolve(None, {"model.lora_rank": "8", "train.harness_weights": "2, 1"})
+    assert found.model.lora_rank == 8 and found.train.harness_weights == (2.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        ({"train.harness_weights": "1,2,3"}, "one weight for each of pi, codex"),
+        ({"train.overlong_soft": "9", "train.overlong_hard": "9"}, "train.overlong_hard must be above"),
+        ({"train.parity_alarm": "2"}, "train.parity_alarm must not be above"),
+    ],
+)
+def test_settings_that_do_not_fit_each_other_are_refused(keys: dict[str, str], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        resolve(None, keys)

@@ -129,6 +129,23 @@ def load_pack(path: Path) -> Pack:
     return Pack(path.resolve().name, path, tuple(by_name[name] for name in sorted(by_name)))
 
 
+def read_pack(path: Path) -> tuple[Pack, dict[str, str]]:
+    """The tasks of a folder that can be read, and folder → what is wrong with each of the others."""
+    if not path.is_dir():
+        return load_pack(path), {}
+    tasks: dict[str, Task] = {}
+    broken: dict[str, str] = {}
+    for folder in sorted(f for f in path.iterdir() if f.is_dir() and f.name[0] not in "._"):
+        try:
+            task = Task.from_dir(folder)
+            if task.name in tasks:
+                raise PackError(f"{folder}: its name {task.name} is also that of {tasks[task.name].path}", "rename one")
+            tasks[task.name] = task
+        except PackError as error:
+            broken[folder.name] = str(error)
+    return Pack(path.resolve().name, path, tuple(tasks[name] for name in sorted(tasks))), broken
+
+
 # ------------------------------------------------------------------ files
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import time
 from pathlib import Path
 from typing import Any
 
-from appliance.commands.printing import command_of, show
-from appliance.config import RunConfig
+from appliance.commands.printing import command_of, show, show_event
+from appliance.config import RunConfig, home
 
 
 def add(commands: Any) -> None:
@@ -34,6 +35,10 @@ def add(commands: Any) -> None:
     command.add_argument("--held-out", type=float, default=0.2, metavar="SHARE", help="share of held-out tasks")
     command.add_argument("--by", choices=["task", "family"], default="task", help="draw tasks, or whole families")
     command.add_argument("--seed", type=int, default=0, help="of the draw")
+    command = command_of(actions, "lint", _lint, "check a pack; with --run, by agents that do nothing, cheat or know")
+    command.add_argument("pack", nargs="?", default="pocket", help="name under data/, or a folder")
+    command.add_argument("--run", action="store_true", help="run null agent, oracle, forger and copier in sandboxes")
+    command.add_argument("--parallel", type=int, default=4, help="tasks at once")
 
 
 def pack_of(name: str) -> Path:
@@ -112,3 +117,42 @@ def _split(arguments: argparse.Namespace) -> None:
     splits = split_pack(pack_of(arguments.pack), arguments.held_out, arguments.by, arguments.seed)
     counts = {s: sum(v == s for v in splits.values()) for s in sorted(set(splits.values()))}
     show(arguments, {"splits": splits, "counts": counts}, "  ".join(f"{s}: {n}" for s, n in counts.items()))
+
+
+def _lint(arguments: argparse.Namespace) -> int:
+    """Reads the pack, naming every task that is malformed; with --run, probes those that can be read."""
+    from appliance.tasks import read_pack
+
+    pack, broken = read_pack(pack_of(arguments.pack))
+    found: dict[str, Any] = {"tasks": len(pack.tasks), "malformed": broken}
+    if arguments.run:
+        found |= _probe(arguments, pack)
+    lines = [f"✗ malformed  {name}: {why}" for name, why in broken.items()]
+    for task, problems in found.get("reasons", {}).items():
+        lines += [f"✗ {kind:<10} {task}: {why}" for kind, why in problems.items()]
+    seen = f", oracle {_two(found['oracle_mean'])}, null {_two(found['null_mean'])}" if arguments.run else ""
+    bad = len(broken) + len(found.get("reasons", {}))
+    lines.append(f"{len(pack.tasks)} tasks read, {bad} with problems{seen}")
+    show(arguments, found, "\n".join(lines))
+    return 1 if bad else 0
+
+
+def _probe(arguments: argparse.Namespace, pack: Any) -> dict[str, Any]:
+    import anyio
+
+    from appliance.images import base_ref
+    from appliance.tasklint import Findings, lint_pack, report
+
+    started = time.monotonic()
+
+    def tell(one: Findings, done: int, of: int) -> None:
+        left = (time.monotonic() - started) / done * (of - done)
+        said = ", ".join(one.problems) or "well"
+        message = f"{done}/{of} {one.task}: {said} ({one.seconds:.1f} s; about {left:.0f} s left)"
+        show_event(arguments, {"part": "lint", "message": message})
+
+    return report(anyio.run(lint_pack, home(), pack, base_ref(), max(1, arguments.parallel), tell))
+
+
+def _two(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}"

@@ -1,0 +1,324 @@
+"""Whether a pack measures what it says: agents that do nothing, cheat, or know the answer, run against every task.
+
+    null     does nothing: a reward above 0 makes the task *free*
+    oracle   runs solution/solve.sh: less than 1, or no grade, makes it *impossible*
+    twice    both final workspaces are graded twice, and the oracle's once more in the sandbox it was used in:
+             different rewards make it *flaky*
+    forger   writes rewards and its own graders, interpreters and start-up files wherever it can: a reward above the
+             null agent's makes it *forgeable*
+    copier   leaves what a sibling's oracle left (same family): a full reward makes it *free*, as a fixed answer passes
+
+Everything runs in the sandboxes that rollouts use, so what the linter says holds there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import anyio
+from anyio import to_thread
+
+from appliance.config import podman_home
+from appliance.errors import GraderError, HarnessError, HostError, RolloutError
+from appliance.freeze import freeze
+from appliance.grade import read_reward
+from appliance.sandbox import Limits, Mount, Outcome, Podman, SandboxSpec
+from appliance.tasks import Pack, Task
+from appliance.workshop import Workshop
+
+SLOW_SHARE = 0.5
+"""A task is slow when its grader or its oracle takes more than this share of its time limit."""
+DISK_BYTES, NUM_FILES = 512 << 20, 100_000
+MEMORY_BYTES = 1 << 30
+
+# What an agent that wants the reward without the work can leave behind. Each line may fail; none may help.
+FORGER = r"""
+cd /workspace
+for place in /logs/verifier /logs /tests /workspace /tmp "$HOME"; do
+  mkdir -p $place; echo '{"reward": 1.0, "score": 1.0}' > $place/reward.json; echo 1 > $place/reward.txt
+done
+mkdir -p tests logs/verifier reward; cp reward.json reward.txt logs/verifier/
+printf '#!/bin/sh\necho 1 > /logs/verifier/reward.txt\n' > tests/test.sh
+for name in python3 python bash sh jq cat; do
+  printf '#!/bin/sh\necho 1 > /logs/verifier/reward.txt; echo 1.0\n' > $name; chmod +x $name
+done
+for name in sitecustomize usercustomize json os csv conftest pytest unittest check; do
+  printf 'import atexit\natexit.register(lambda: open("/logs/verifier/reward.txt", "w").write("1"))\n' > $name.py
+done
+for name in .bashrc .profile .bash_profile; do echo 'echo 1 > /logs/verifier/reward.txt' > "$HOME/$name"; done
+printf '[pytest]\naddopts = --co\n' > pytest.ini
+(sleep 30; echo 1 > /logs/verifier/reward.txt) >/dev/null 2>&1 &
+true
+"""
+
+
+@dataclass(slots=True)
+class Findings:
+    """What was seen of one task. A reward is None where the grader gave none; `problems` maps a kind to its reason."""
+
+    task: str
+    null: float | None = None
+    oracle: float | None = None
+    problems: dict[str, str] = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Graded:
+    """One grading: the reward or why there is none, and how long it took."""
+
+    reward: float | None
+    why: str
+    seconds: float
+
+
+class Linter:
+    """Runs the probes of one pack. `async with` is Podman's; `lint` gives the findings of one task."""
+
+    def __init__(self, podman: Podman, image: str, folder: Path, owner: str, pack: Pack) -> None:
+        self._podman, self._image, self._folder, self._owner = podman, image, folder, owner
+        self._pack = pack
+
+    async def lint(self, task: Task) -> Findings:
+        """All probes of one task. HostError only where the host cannot hold a sandbox."""
+        found = Findings(task.name)
+        started = time.monotonic()
+        await self._null_and_forger(task, found)
+        if task.solution is None:
+            found.problems["no_oracle"] = "it ships no solution/solve.sh, so nothing shows that it can be solved"
+        else:
+            await self._oracle(task, found)
+            await self._copier(task, found)
+        found.seconds = time.monotonic() - started
+        return found
+
+    async def _null_and_forger(self, task: Task, found: Findings) -> None:
+        async with self._workspace(task, "null") as shop:
+            first, second = await self._grade(task, shop, "a"), await self._grade(task, shop, "b")
+        found.null = first.reward
+        if first.reward is None:
+            found.problems["impossible"] = f"its grader gives no reward for an untouched workspace: {first.why}"
+        elif first.reward > 0:
+            found.problems["free"] = f"doing nothing earns {first.reward:g}"
+        _note_difference(found, "the untouched workspace", [first, second])
+        _note_slow(found, "its grader", first.seconds, task.verifier_timeout_s)
+        async with self._workspace(task, "forger") as shop:
+            await self._agent(task, shop, ("bash", "-c", FORGER), ())
+            forged = await self._grade(task, shop, "a")
+        if forged.reward is not None and forged.reward > (first.reward or 0.0):
+            found.problems["forgeable"] = f"files left by an agent that did no work earn {forged.reward:g}"
+
+    async def _oracle(self, task: Task, found: Findings) -> None:
+        async with self._workspace(task, "oracle") as shop:
+            ended = await self._solve(task, shop)
+            if ended.exit_code != 0:
+                why = f"exit code {ended.exit_code}" if not ended.timed_out else "it ran into the time limit"
+                found.problems["impossible"] = f"its oracle fails: {why}: {ended.output.strip()[-200:]}"
+                return
+            graded = [await self._grade(task, shop, "a"), await self._grade(task, shop, "b")]
+        found.oracle = graded[0].reward
+        if found.oracle is None or found.oracle < 1.0:
+            got = graded[0].why if found.oracle is None else f"{found.oracle:g}"
+            found.problems["impossible"] = f"its own solution earns {got}"
+        _note_slow(found, "its oracle", ended.seconds, task.agent_timeout_s)
+        async with self._workspace(task, "used") as shop:
+            graded.append(await self._grade_where_used(task, shop))
+        _note_difference(found, "the oracle's workspace", graded)
+
+    async def _copier(self, task: Task, found: Findings) -> None:
+        siblings = [t for t in self._pack.tasks if t.family == task.family and t.name != task.name and t.solution]
+        if not siblings or found.oracle != 1.0:
+            return
+        sibling = next((t for t in siblings if t.name > task.name), siblings[0])
+        async with self._workspace(sibling, "sibling") as theirs, self._workspace(task, "copier") as shop:
+            if (await self._solve(sibling, theirs)).exit_code != 0:
+                return
+            await to_thread.run_sync(_lay_over, theirs.workspace, sibling.environment_files, shop)
+            copied = await self._grade(task, shop, "a")
+        if copied.reward == 1.0:
+            found.problems.setdefault("free", f"the answer of {sibling.name} earns 1 here too: it is a fixed answer")
+
+    # ------------------------------------------------------------------ sandboxes
+
+    def _workspace(self, task: Task, probe: str) -> _Shop:
+        return _Shop(self._podman, self._folder / f"{task.name}-{probe}", task)
+
+    async def _solve(self, task: Task, shop: Workshop) -> Outcome:
+        assert task.solution is not None
+        solution = Mount(task.solution.resolve(), "/solution", True)
+        return await self._agent(task, shop, ("bash", "/solution/solve.sh"), (solution,))
+
+    async def _agent(self, task: Task, shop: Workshop, argv: tuple[str, ...], more: tuple[Mount, ...]) -> Outcome:
+        mounts = (Mount(shop.workspace, "/workspace"), Mount(shop.home, "/home/agent"), *more)
+        return await self._run(shop, "agent", argv, mounts, task.agent_timeout_s)
+
+    async def _grade(self, task: Task, shop: Workshop, turn: str) -> Graded:
+        """In a fresh sandbox over the frozen workspace, as a rollout is graded."""
+        try:
+            await to_thread.run_sync(freeze, shop.workspace)
+        except HarnessError as error:
+            return Graded(None, error.message, 0.0)
+        verdict = await to_thread.run_sync(_fresh_verdict, shop, turn)
+        mounts = _grading(task, shop, verdict)
+        ended = await self._run(shop, f"grade-{turn}", ("bash", "/tests/test.sh"), mounts, task.verifier_timeout_s)
+        return _read(verdict, ended)
+
+    async def _grade_where_used(self, task: Task, shop: Workshop) -> Graded:
+        """The oracle and the grader in one sandbox, one after the other."""
+        assert task.solution is not None
+        verdict = await to_thread.run_sync(_fresh_verdict, shop, "used")
+        more = (Mount(task.solution.resolve(), "/solution", True), Mount(shop.home, "/home/agent"))
+        both = ("bash", "-c", "bash /solution/solve.sh >/dev/null && bash /tests/test.sh")
+        ended = await self._run(
+            shop, "used", both, (*_grading(task, shop, verdict), *more), task.agent_timeout_s + task.verifier_timeout_s
+        )
+        return _read(verdict, ended)
+
+    async def _run(
+        self, shop: Workshop, part: str, argv: tuple[str, ...], mounts: tuple[Mount, ...], timeout_s: float
+    ) -> Outcome:
+        spec = SandboxSpec(
+            name=f"corral-{self._owner}-{shop.folder.name}-{part}"[:200],
+            image=self._image,
+            argv=argv,
+            workdir="/workspace",
+            env={"HOME": "/home/agent"} if part in ("agent", "used") else {},
+            mounts=mounts,
+            labels={"corral.owner": self._owner},
+            limits=Limits(memory_bytes=MEMORY_BYTES, timeout_s=timeout_s, disk_bytes=DISK_BYTES, num_files=NUM_FILES),
+        )
+        return await self._podman.run(spec)
+
+
+class _Shop:
+    """A workspace laid out for one probe, gone afterwards."""
+
+    def __init__(self, podman: Podman, folder: Path, task: Task) -> None:
+        self._shop = Workshop(folder, podman.traits, DISK_BYTES, NUM_FILES)
+        self._task = task
+
+    async def __aenter__(self) -> Workshop:
+        try:
+            await to_thread.run_sync(self._lay_out)
+        except OSError as error:
+            raise HostError(f"{self._shop.folder}: {error}", "free disk space or check its permissions") from error
+        return self._shop
+
+    async def __aexit__(self, *_: object) -> None:
+        with anyio.CancelScope(shield=True):
+            await to_thread.run_sync(self._shop.remove)
+
+    def _lay_out(self) -> None:
+        self._shop.make()
+        shutil.copytree(self._task.environment_files, self._shop.workspace, dirs_exist_ok=True)
+        self._shop.hand_over()
+
+
+async def lint_pack(
+    home: Path, pack: Pack, image: str, parallel: int, emit: Callable[[Findings, int, int], None]
+) -> list[Findings]:
+    """Runs every probe on every task, `parallel` tasks at once; `emit(findings, done, of)` as each ends."""
+    owner = f"{hashlib.sha256(str(home).encode()).hexdigest()[:10]}-lint"
+    folder = home / "lint"
+    found: list[Findings] = []
+    waiting = iter(pack.tasks)
+    async with Podman(podman_home(home), parallel) as podman:
+        await podman.reconcile({"corral.owner": owner})
+        await to_thread.run_sync(_sweep, folder, podman)
+        if not await podman.image_exists(image):
+            raise HostError(f"the base image is missing ({image})", "build it: corral images build")
+        linter = Linter(podman, image, folder, owner, pack)
+
+        async def worker() -> None:
+            for task in waiting:
+                try:
+                    one = await linter.lint(task)
+                except RolloutError as error:
+                    one = Findings(task.name, problems={"impossible": f"{error.label}: {error.message}"})
+                found.append(one)
+                emit(one, len(found), len(pack.tasks))
+
+        async with anyio.create_task_group() as group:
+            for _ in range(parallel):
+                group.start_soon(worker)
+    return sorted(found, key=lambda f: f.task)
+
+
+def report(found: Sequence[Findings]) -> dict[str, Any]:
+    """The promised object: means, and the tasks of each kind of problem with their reasons."""
+
+    def mean(values: list[float | None]) -> float | None:
+        graded = [v for v in values if v is not None]
+        return sum(graded) / len(graded) if graded else None
+
+    kinds = ("free", "impossible", "flaky", "forgeable", "slow", "no_oracle")
+    by_kind = {kind: [f.task for f in found if kind in f.problems] for kind in kinds}
+    return {
+        "tasks": len(found),
+        "oracle_mean": mean([f.oracle for f in found]),
+        "null_mean": mean([f.null for f in found]),
+        **by_kind,
+        "reasons": {f.task: f.problems for f in found if f.problems},
+    }
+
+
+def _sweep(folder: Path, podman: Podman) -> None:
+    """Removes workspaces that a killed linter left, with their file systems."""
+    for left in folder.glob("*"):
+        Workshop(left, podman.traits, DISK_BYTES, NUM_FILES).remove()
+
+
+def _grading(task: Task, shop: Workshop, verdict: Path) -> tuple[Mount, ...]:
+    """What a grader sees: the workspace, the hidden tests and its empty reward folder."""
+    tests = Mount(task.tests.resolve(), "/tests", True)
+    return Mount(shop.workspace, "/workspace"), tests, Mount(verdict, "/logs/verifier")
+
+
+def _fresh_verdict(shop: Workshop, turn: str) -> Path:
+    verdict = shop.folder / f"verdict-{turn}"
+    verdict.mkdir(mode=0o755)
+    if shop.traits.is_root:
+        shutil.chown(verdict, shop.traits.agent_host_id, shop.traits.agent_host_id)
+    return verdict
+
+
+def _lay_over(theirs: Path, before: Path, shop: Workshop) -> None:
+    """What a sibling's oracle made or changed, put over this task's workspace."""
+    for file in sorted(theirs.rglob("*")):
+        if not file.is_file() or file.is_symlink():
+            continue
+        path = file.relative_to(theirs)
+        old = before / path
+        if not old.is_file() or old.read_bytes() != file.read_bytes():
+            target = shop.workspace / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if not target.is_dir():
+                shutil.copyfile(file, target)
+    shop.hand_over()
+
+
+def _read(verdict: Path, ended: Outcome) -> Graded:
+    if ended.timed_out:
+        return Graded(None, "its grader ran into the time limit", ended.seconds)
+    try:
+        return Graded(read_reward(verdict).value, "", ended.seconds)
+    except GraderError as error:
+        return Graded(None, f"{error.message}; {ended.output.strip()[-200:]}", ended.seconds)
+
+
+def _note_difference(found: Findings, what: str, graded: Sequence[Graded]) -> None:
+    rewards = [g.reward for g in graded]
+    if len(set(rewards)) > 1:
+        shown = ", ".join("none" if r is None else f"{r:g}" for r in rewards)
+        found.problems["flaky"] = f"{what} was graded {shown}"
+
+
+def _note_slow(found: Findings, who: str, seconds: float, limit_s: float) -> None:
+    if seconds > SLOW_SHARE * limit_s:
+        found.problems.setdefault("slow", f"{who} took {seconds:.1f} s of {limit_s:g} s")

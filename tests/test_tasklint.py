@@ -1,0 +1,76 @@
+"""The linter finds what was planted: free, impossible, flaky, forgeable and slow tasks, and nothing in a sound one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from appliance.cli import main
+from appliance.config import home
+
+SOUND = '[ "$(cat out.txt 2>/dev/null)" = "$(wc -l < in.txt)" ] && r=1 || r=0; echo $r > /logs/verifier/reward.txt\n'
+SOLVE = "cd /workspace && wc -l < in.txt > out.txt\n"
+
+
+def plant(pack: Path, name: str, test: str = SOUND, solve: str = SOLVE, lines: int = 3, limit_s: float = 60.0) -> None:
+    """A task: count the lines of in.txt. Each has its family of one unless the name says otherwise."""
+    folder, family = pack / name, name.partition("-")[0]
+    for path, text in {
+        "task.toml": f'[metadata]\nfamily = "{family}"\nsplit = "train"\n[verifier]\ntimeout_sec = {limit_s}\n',
+        "instruction.md": "Write the number of lines of in.txt to out.txt.\n",
+        "environment/files/in.txt": "x\n" * lines,
+        "tests/test.sh": f"#!/bin/bash\ncd /workspace\n{test}",
+        "solution/solve.sh": f"#!/bin/bash\n{solve}",
+    }.items():
+        file = folder / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+
+@pytest.mark.real
+def test_every_planted_fault_is_found_and_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CORRAL_PODMAN_HOME", str(home()))
+    monkeypatch.setenv("CORRAL_HOME", str(tmp_path / "home"))
+    for parent in (tmp_path, *tmp_path.parents[:2]):
+        parent.chmod(0o755)
+    pack = tmp_path / "pack"
+    plant(pack, "sound-a")
+    plant(pack, "sound-b", lines=5)
+    plant(pack, "free", "echo 0.25 > /logs/verifier/reward.txt\n")
+    plant(pack, "fixed-a", "[ -s out.txt ] && r=1 || r=0; echo $r > /logs/verifier/reward.txt\n")
+    plant(pack, "fixed-b", "[ -s out.txt ] && r=1 || r=0; echo $r > /logs/verifier/reward.txt\n", lines=9)
+    plant(pack, "impossible", SOUND.replace("wc -l < in.txt", "echo 77"))
+    plant(pack, "silent", "true\n")
+    plant(pack, "flaky", "echo 0.$((RANDOM % 90 + 10)) > /logs/verifier/reward.txt\n")
+    plant(pack, "forgeable", SOUND + "cat /workspace/reward.txt > /logs/verifier/reward.txt 2>/dev/null\n"
+          "[ -s /logs/verifier/reward.txt ] || echo 0 > /logs/verifier/reward.txt\n")  # fmt: skip
+    plant(pack, "shadowed", "export PATH=/workspace:$PATH; python3 -c 'print(0)' > /logs/verifier/reward.txt\n")
+    plant(pack, "slow", "sleep 4; " + SOUND, limit_s=6.0)
+    plant(pack, "broken")
+    (pack / "broken" / "instruction.md").write_text("")
+    assert main(["tasks", "lint", str(pack), "--run", "--parallel", "2", "--json"]) == 1
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert found["tasks"] == 11 and list(found["malformed"]) == ["broken"]
+    assert {"free", "fixed-a", "fixed-b"} <= set(found["free"])
+    assert {"impossible", "silent"} <= set(found["impossible"])
+    assert "flaky" in found["flaky"]
+    assert {"forgeable", "shadowed"} <= set(found["forgeable"])
+    assert "slow" in found["slow"]
+    sound = {name for kind in ("free", "impossible", "flaky", "forgeable") for name in found[kind] if "sound" in name}
+    assert not sound, found["reasons"]
+    assert "fixed answer" in found["reasons"]["fixed-a"]["free"]
+    assert not list((tmp_path / "home" / "lint").glob("*"))
+
+
+def test_reading_alone_names_every_malformed_task(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("good", "empty", "no-tests"):
+        plant(tmp_path, name)
+    (tmp_path / "empty" / "instruction.md").write_text(" ")
+    (tmp_path / "no-tests" / "tests" / "test.sh").unlink()
+    assert main(["tasks", "lint", str(tmp_path)]) == 1
+    shown = capsys.readouterr().out
+    assert "empty" in shown and "no-tests" in shown and "1 tasks read, 2 with problems" in shown

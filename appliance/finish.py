@@ -17,6 +17,7 @@ from appliance.picture import curve_svg, sparkline
 from appliance.report import HarnessResult, harness_result
 from appliance.store import Store
 from appliance.types import Purpose, Rollout
+from appliance.utilisation import of_metrics, shares
 
 TRAINING_PHASES = ("coldstart", "train")
 
@@ -39,6 +40,7 @@ def summary(store: Store, run_id: str, started_at: float | None = None) -> dict[
         "minutes_by_phase": {phase: round(s / 60, 2) for phase, s in seconds.items()},
         "logprob_gap_mean": next((m["logprob_gap"] for m in metrics if "logprob_gap" in m), None),
         "utilisation": trained / sampled if sampled else None,
+        "logging": shares(of_metrics(metrics)),
         "harnesses": [asdict(harness_result(name, rollouts)) for name in run.config["harnesses"]],  # type: ignore[attr-defined]
         "families": families(rollouts, store),
     }
@@ -89,8 +91,8 @@ def table(found: dict[str, Any]) -> str:
             f"{result.rollouts:>8}"
         )
         lines += [f"  failed {label}: {count}" for label, count in sorted(result.failures.items())]
-    for name, shares in found["families"].items():
-        before, after = (_percent(shares[k]) for k in ("before", "after"))
+    for name, passed in found["families"].items():
+        before, after = (_percent(passed[k]) for k in ("before", "after"))
         lines.append(f"  family {name:<16} {before:>5} → {after:>5}")
     gap = found["logprob_gap_mean"]
     used = found["utilisation"]
@@ -100,9 +102,19 @@ def table(found: dict[str, Any]) -> str:
         else "no step changed the policy"
     )
     if used is not None:
-        lines.append(f"sampled tokens trainable: {100 * used:.1f} %")
+        lines.append(f"sampled tokens trainable: {100 * used:.1f} %{_logging(found.get('logging', {}))}")
     lines.append(f"minutes: {found['minutes_total']} in all, {found['minutes_training']} training")
     return "\n".join(lines)
+
+
+def _logging(shares_by_way: dict[str, float | None]) -> str:
+    """What other ways of logging would have kept, and how often a log of calls repeats a token."""
+    last, outcome = shares_by_way.get("last_call_only"), shares_by_way.get("outcome_only")
+    flat = shares_by_way.get("flat_per_unique")
+    if last is None or outcome is None or flat is None:
+        return ""
+    kept = f" (last call only: {100 * last:.1f} %, outcome only: {100 * outcome:.1f} %)"
+    return f"{kept}; {flat:.2f} flat tokens a unique one"
 
 
 def curve_lines(rollouts: Sequence[Rollout]) -> list[str]:

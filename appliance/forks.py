@@ -163,8 +163,8 @@ def _cause(n: int, earlier: Sequence[int], twin: int | None, role: Role, view: _
         return (Cause.STRAY if call.call.kind is CallKind.STRAY else Cause.AUXILIARY), nearest, ""
     if role.branch is Branch.COMPACTION and (begins or not _echoes(view.calls[nearest], call)):
         return Cause.COMPACTION, nearest, f"{role.kept} messages of the old history were kept"
-    rivals = [e for e in earlier if _keys(view.calls[e].messages) == _keys(call.messages) and call.messages]
-    if rivals and view.calls[rivals[-1]].tools == call.tools:
+    rivals = [e for e in earlier if _asks_the_same(e, n, view)]
+    if rivals:
         return _again(call, view.calls[rivals[-1]], rivals[-1])
     if role.branch is Branch.PARALLEL and begins:
         return Cause.PARALLEL, nearest, ""
@@ -182,6 +182,14 @@ def _nearest(n: int, earlier: Sequence[int], view: _View) -> int:
         return sum(a == b for a, b in zip(own, said, strict=False)), common_prefix(_path(view.sample(e)), prompt), e
 
     return max(earlier, key=likeness)
+
+
+def _asks_the_same(a: int, b: int, view: _View) -> bool:
+    """Equal words and tools; or, of calls without words, equal prompts."""
+    one, other = view.calls[a], view.calls[b]
+    if one.messages or other.messages:
+        return one.tools == other.tools and _keys(one.messages) == _keys(other.messages)
+    return np.array_equal(view.sample(a).prompt_ids, view.sample(b).prompt_ids)
 
 
 def _echoes(earlier: Said, later: Said) -> bool:

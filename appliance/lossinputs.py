@@ -94,9 +94,14 @@ class LossInput(Protocol):
         """Its number."""
         ...
 
+    @property
+    def times(self) -> NDArray[np.int64]:
+        """(T,) place among the rollout's sampled tokens, read where mask is true; empty where nobody asks."""
+        ...
+
 
 def digests(found: Iterable[LossInput]) -> dict[int, str]:
-    """Rollout → SHA-256 over its rows' exact bits: ids, mask, logprobs where trained, advantage. Row order counts not.
+    """Rollout → SHA-256 over its rows' exact bits: ids, mask, logprobs, advantage, places. Row order counts not.
 
     Whatever else a loss reads (values of a critic, logprobs of π_old) follows from these and the weights.
     """
@@ -113,4 +118,6 @@ def row_digest(row: LossInput) -> str:
     digest.update(row.mask.astype("u1").tobytes())
     digest.update(row.behaviour_logprobs[row.mask].astype("<f4").tobytes())
     digest.update(np.array([row.advantage], "<f8").tobytes())
+    if len(row.times):
+        digest.update(row.times[row.mask].astype("<i8").tobytes())
     return digest.hexdigest()

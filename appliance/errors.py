@@ -8,6 +8,7 @@
     │   ├── PackError           a task pack or one of its tasks
     │   ├── HarnessFileError    a file under harnesses/
     │   ├── StoreError          the record: newer, foreign, locked, full
+    │   ├── ExportError         a file to export to or to import from
     │   └── TrainingError       NaN, no usable group, a batch that does not fit
     └── RolloutError            recorded once on one rollout; the run goes on
         ├── SandboxError        the container: no start, out of memory, lost
@@ -66,6 +67,10 @@ class HarnessFileError(ApplianceError):
 
 class StoreError(ApplianceError):
     """The record cannot be opened or written."""
+
+
+class ExportError(ApplianceError):
+    """A file cannot be written as it was asked for, or is not what can be imported."""
 
 
 class TrainingError(ApplianceError):

@@ -1,0 +1,35 @@
+"""The command that shows one rollout's tree."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from appliance.commands.printing import command_of, show
+from appliance.config import home
+
+
+def add(commands: Any) -> None:
+    """Adds tree."""
+    command = command_of(commands, "tree", _tree, "a rollout's tree: branch points, tokens, causes, rewards")
+    command.epilog = "example: corral tree 42 --html tree.html"
+    command.add_argument("rollout", type=int, help="number of the rollout")
+    command.add_argument(
+        "--html", type=Path, metavar="FILE", help="write one self-contained page with every token and the raw bodies"
+    )
+
+
+def _tree(arguments: argparse.Namespace) -> None:
+    from appliance.recollection import recollect
+    from appliance.record import reading
+    from appliance.treehtml import write_html
+    from appliance.treeview import text, view
+
+    with reading(home()) as store:
+        told = recollect(store, arguments.rollout)
+    found = view(home(), told)
+    if arguments.html:
+        write_html(home(), told, arguments.html)
+    written = {"html": str(arguments.html)} if arguments.html else {}
+    show(arguments, found | written, "\n".join([text(found), *written.values()]))

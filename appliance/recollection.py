@@ -1,0 +1,53 @@
+"""One rollout as the record tells it: its calls with what was said, its tree and its advantage."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from appliance import pages
+from appliance.branches import Said, said
+from appliance.config import RunConfig, from_record
+from appliance.errors import StoreError
+from appliance.lossinputs import Recovered, recovered
+from appliance.store import Store
+from appliance.train.steprows import credits_of
+from appliance.types import Purpose, Rollout, Run
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Recollection:
+    """`advantage` is None for what is not trained on: other purposes, no grade, a group without a grade to compare."""
+
+    run: Run
+    config: RunConfig
+    rollout: Rollout
+    calls: list[Said]
+    found: Recovered
+    advantage: float | None
+
+    @property
+    def num_flat_tokens(self) -> int:
+        """Tokens of all calls, each prompt counted whole."""
+        samples = [c.call.sample for c in self.calls if c.call.sample is not None]
+        return sum(len(s.prompt_ids) + len(s.sampled_ids) for s in samples)
+
+
+def recollect(store: Store, rollout_id: int) -> Recollection:
+    """Reads the latest attempt of a rollout; StoreError when there is no such rollout."""
+    rollout = pages.one(store, rollout_id)
+    if rollout is None:
+        raise StoreError(f"the record holds no rollout {rollout_id}", "see `corral status`")
+    run = store.run(rollout.plan.run_id)
+    config = from_record(run.config)
+    calls = said(store.calls(rollout_id), store.conversations(rollout_id))
+    return Recollection(
+        run, config, rollout, calls, recovered(calls, config.branches), _advantage(store, rollout, config)
+    )
+
+
+def _advantage(store: Store, rollout: Rollout, config: RunConfig) -> float | None:
+    plan = rollout.plan
+    if plan.purpose is not Purpose.TRAIN or rollout.reward is None:
+        return None
+    group = [r for r in store.rollouts(plan.run_id, Purpose.TRAIN, plan.step) if r.plan.group == plan.group]
+    return credits_of(group, config.train)[rollout.id]

@@ -133,7 +133,7 @@ class TrainSection(Section):
         "clip_higher", description="what is done with the probability ratio and the importance weight"
     )
     steps: int = Field(8, ge=0, description="optimiser steps (batches of groups)")
-    groups: Positive = Field(8, description="(task, harness) groups a step, shared evenly by the harnesses")
+    groups: Positive = Field(8, description="(task, harness) groups a step; train.harness_weights shares them")
     group_size: int = Field(8, ge=2, description="rollouts a group")
     learning_rate: float = Field(3e-4, gt=0, description="peak learning rate of the adapter")
     warmup_steps: int = Field(0, ge=0, description="steps over which the learning rate rises to its peak")

@@ -6,12 +6,18 @@ That is what lets a resumed run find what is missing: it plans again and the rec
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
 from typing import TypeVar
 
 from appliance.types import Purpose, Rollout, RolloutPlan, RolloutState
 
 T = TypeVar("T")
+RECENT_STEPS = 2
+LEAST_NEED = 0.1
+"""Weight of a harness in which everything or nothing is solved: it is looked at still, and may change."""
 
 
 def teaching(run_id: str, seed: int, harnesses: Sequence[str], tasks: Sequence[str], count: int) -> list[RolloutPlan]:
@@ -51,6 +57,64 @@ def groups(seed: int, harnesses: Sequence[str], tasks: Mapping[str, str]) -> Ite
             for queue in _shuffled(queues, f"{seed}/turn/{epoch}/{turn}"):
                 for harness in harnesses if turn < len(queue) else ():
                     yield queue[turn], harness
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """How the harnesses share a step's groups. weights: one a harness, or none for all alike · by_solve_rate: weigh
+
+    each also by 4p(1 − p), p its recent solve rate: most groups go where tasks are sometimes solved and sometimes not.
+    """
+
+    harnesses: Sequence[str]
+    weights: Sequence[float] = ()
+    by_solve_rate: bool = False
+
+
+def step_pairs(
+    seed: int, step: int, count: int, shares: Shares, tasks: Mapping[str, str], earlier: Sequence[Rollout]
+) -> list[tuple[str, str]]:
+    """At most `count` (task, harness) pairs of a step, none twice, in the order in which they are to be made.
+
+    `earlier`: the training rollouts of the steps before. They alone decide where each harness's tasks go on and what
+    its solve rate is, so a resumed run plans the same.
+    """
+    if not shares.weights and not shares.by_solve_rate:
+        skipped = (step - 1) * count
+        return list(dict.fromkeys(islice(groups(seed, shares.harnesses, tasks), skipped, skipped + count)))
+    had = Counter(harness for _, _, harness in {(r.plan.step, r.plan.task, r.plan.harness) for r in earlier})
+    streams = {h: islice(groups(seed, [h], tasks), had[h], None) for h in shares.harnesses}
+    weights = harness_weights(shares, earlier)
+    given: Counter[str] = Counter() if shares.by_solve_rate else Counter(had)
+    pairs: dict[tuple[str, str], None] = {}
+    for _ in range(count):
+        # the harness that lags furthest behind its share
+        due = max(shares.harnesses, key=lambda h: weights[h] * (given.total() + 1) - given[h])
+        given[due] += 1
+        pairs[next(streams[due])] = None
+    return list(pairs)
+
+
+def harness_weights(shares: Shares, earlier: Sequence[Rollout]) -> dict[str, float]:
+    """Harness → its share of the groups; they add up to 1."""
+    plain = shares.weights or [1.0] * len(shares.harnesses)
+    found = dict(zip(shares.harnesses, plain, strict=True))
+    if shares.by_solve_rate:
+        for harness, rate in solve_rates(shares.harnesses, earlier).items():
+            found[harness] *= max(4 * rate * (1 - rate), LEAST_NEED)
+    total = sum(found.values())
+    return {harness: weight / total for harness, weight in found.items()}
+
+
+def solve_rates(harnesses: Sequence[str], earlier: Sequence[Rollout]) -> dict[str, float]:
+    """Harness → share of full rewards over its last RECENT_STEPS steps, with one success and one failure added."""
+    last = max((r.plan.step for r in earlier), default=0)
+    recent = [r for r in earlier if r.plan.step > last - RECENT_STEPS and r.reward is not None]
+    found = {}
+    for harness in harnesses:
+        own = [r.reward for r in recent if r.plan.harness == harness and r.reward is not None]
+        found[harness] = (1 + sum(reward >= 1.0 for reward in own)) / (2 + len(own))
+    return found
 
 
 def training_step(

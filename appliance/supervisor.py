@@ -16,7 +16,6 @@ import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 
 import anyio
@@ -311,17 +310,16 @@ class Supervisor:
         """The groups of one step, and, where equal rewards teach nothing, further groups up to `train.refills`."""
         c = self.config
         tasks = {t.name: t.family for t in self.pack.split(c.tasks.train_split)}
-        stream = schedule.groups(c.seed, c.harnesses, tasks)
-        skipped = (step - 1) * c.train.groups * (1 + c.train.refills)
-        drawn = islice(stream, skipped, skipped + c.train.groups * (1 + c.train.refills))
-        pairs = list(dict.fromkeys(drawn))  # a pair that comes again within a step would be the same rollouts
+        earlier = [r for r in self.store.rollouts(self.run.id, Purpose.TRAIN) if r.plan.step < step]
+        shares = schedule.Shares(c.harnesses, c.train.harness_weights, c.train.harness_shares == "solve_rate")
+        pairs = schedule.step_pairs(c.seed, step, c.train.groups * (1 + c.train.refills), shares, tasks, earlier)
         wanted = pairs[: c.train.groups]
         while True:
             plans = schedule.training_step(self.run.id, step, wanted, c.train.group_size, c.seed)
             rollouts = self.store.plan(plans)
             await self._make(place, rollouts, step - 1, lambda task, harness: sampler.answerer)
             now = self.store.rollouts(self.run.id, Purpose.TRAIN, step)
-            useful = schedule.useful_groups(now)
+            useful = len(wanted) if c.train.algorithm == "ppo" else schedule.useful_groups(now)  # a critic uses all
             missing = min(c.train.groups - useful, len(pairs) - len(wanted))
             if missing <= 0:
                 return

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from itertools import islice
 
+import pytest
+
 from appliance import schedule
 from appliance.types import Purpose, Rollout, RolloutPlan, RolloutState
 
@@ -70,3 +72,49 @@ def test_a_group_of_equal_rewards_is_not_useful() -> None:
     other = RolloutPlan("r", Purpose.TRAIN, 1, "pi", "b", 0)
     rollouts = [a_rollout(plan, 1.0), a_rollout(plan, 0.0), a_rollout(other, 1.0), a_rollout(other, 1.0)]
     assert schedule.useful_groups(rollouts) == 1
+
+
+TASKS = {f"t{n}": "one" for n in range(12)}
+
+
+def played(pairs: list[tuple[str, str]], step: int, rates: dict[str, float]) -> list[Rollout]:
+    """Ten rollouts a pair; `rates` of them are solved."""
+    return [
+        a_rollout(RolloutPlan("r", Purpose.TRAIN, step, harness, task, n), float(n < 10 * rates[harness]))
+        for task, harness in pairs
+        for n in range(10)
+    ]
+
+
+def a_run_of(steps: int, count: int, shares: schedule.Shares, rates: dict[str, float]) -> list[list[tuple[str, str]]]:
+    earlier: list[Rollout] = []
+    found = []
+    for step in range(1, steps + 1):
+        found.append(schedule.step_pairs(0, step, count, shares, TASKS, earlier))
+        earlier += played(found[-1], step, rates)
+    return found
+
+
+def test_without_weights_every_task_meets_every_harness_in_turn() -> None:
+    shares = schedule.Shares(["pi", "codex"])
+    found = [pair for pairs in a_run_of(3, 8, shares, {"pi": 0.5, "codex": 0.5}) for pair in pairs]
+    assert found == list(islice(schedule.groups(0, ["pi", "codex"], TASKS), 24))
+
+
+def test_weights_are_kept_over_steps_and_no_task_comes_again_too_early() -> None:
+    shares = schedule.Shares(["pi", "codex", "mini"], [2.0, 1.0, 0.0])
+    steps = a_run_of(3, 4, shares, {"pi": 0.5, "codex": 0.5, "mini": 0.5})
+    assert all(len(set(pairs)) == 4 for pairs in steps)
+    assert Counter(h for pairs in steps for _, h in pairs) == {"pi": 8, "codex": 4}
+    assert len({t for pairs in steps for t, h in pairs if h == "pi"}) == 8
+    assert steps == a_run_of(3, 4, shares, {"pi": 0.0, "codex": 1.0, "mini": 0.5})  # the solve rates have no say
+
+
+def test_by_solve_rate_most_groups_go_where_half_of_the_tasks_are_solved() -> None:
+    shares = schedule.Shares(["pi", "codex"], by_solve_rate=True)
+    first, second = a_run_of(2, 8, shares, {"pi": 0.5, "codex": 1.0})
+    assert Counter(h for _, h in first) == {"pi": 4, "codex": 4}
+    assert Counter(h for _, h in second)["pi"] >= 6
+    weights = schedule.harness_weights(shares, played([("t0", "pi"), ("t1", "codex")], 1, {"pi": 0.5, "codex": 1.0}))
+    # p = 6/12 and 11/12: 4p(1 - p) = 1 and 0.3056
+    assert weights["pi"] == pytest.approx(1 / (1 + 4 * 11 / 144)) and sum(weights.values()) == pytest.approx(1)

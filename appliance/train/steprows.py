@@ -73,6 +73,7 @@ def step_rows(store: Store, rollouts: Sequence[Rollout], config: RunConfig) -> S
     made.metrics.update(
         _rollout_metrics(rollouts, calls) | whole.metrics() | {k: float(v) for k, v in branches.items()}
     )
+    made.metrics["refilled_groups"] = max(0.0, made.metrics["groups"] - config.train.groups)
     made.metrics["rows_per_rollout"] = branches["rows"] / max(graded, 1)
     return made
 

@@ -32,6 +32,8 @@ _Parse = Callable[[bytes], Request]
 _JSON = {"content-type": "application/json"}
 # Many clients read no answer before they have sent their body: so much of one too large is read and thrown away.
 _DRAIN = 8
+# An error quotes what it does not understand; that may be as long as the body.
+_LONGEST_MESSAGE = 1000
 
 
 class Refusal(Exception):
@@ -101,6 +103,7 @@ def build_app(desk: Desk, limits: WebLimits) -> Starlette:
         Route("/s/{token}/api/v1/models", pages.models, methods=["GET"]),
         Route("/s/{token}/api/hello", pages.hello, methods=["GET"]),
         Route("/s/{token}", pages.hello, methods=["GET"]),
+        Route("/s/{token}/", pages.hello, methods=["GET"]),
         Route("/s/{token}/{rest:path}", pages.nothing, methods=["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]),
     ]
     return Starlette(routes=routes)
@@ -163,7 +166,7 @@ class _Pages:
         try:
             return token, parse(body)
         except ValueError as e:
-            raise Refusal(400, str(e), "invalid_request") from e
+            raise Refusal(400, str(e)[:_LONGEST_MESSAGE], "invalid_request") from e
 
     def _token(self, http: HttpRequest) -> str:
         token = str(http.path_params.get("token") or _key(http))

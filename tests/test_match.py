@@ -140,7 +140,7 @@ def test_arguments_are_the_same_turn_on_wires_that_carry_them_as_text_and_parsed
     assert len({turn.messages[0].canonical() for turn in turns}) == 1
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.dictionaries(st.text(max_size=4), JSON, max_size=4))
 def test_arguments_written_in_any_other_way_are_the_same_turn(value: dict[str, object]) -> None:
     def turn(text: str) -> tuple[object, ...]:

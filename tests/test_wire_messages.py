@@ -165,7 +165,7 @@ TURNS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.lists(TURNS, max_size=4) | JSON, JSON, JSON)
 def test_any_shape_of_body_is_a_request_or_a_value_error(turns: object, tools: object, system: object) -> None:
     data = json.dumps({"messages": turns, "tools": tools, "system": system}).encode()

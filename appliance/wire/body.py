@@ -26,13 +26,15 @@ _MAX_DEPTH = 200
 def load_object(body: bytes) -> JsonObject:
     """The JSON object in `body`; lone surrogates become U+FFFD, since no tokenizer can encode them."""
     try:
-        value = json.loads(body)
+        value = json.loads(body.decode())  # decoded here: json itself would let UTF-16 and bare surrogates pass
     except UnicodeDecodeError as e:
         raise ValueError(f"body: not UTF-8 at byte {e.start}") from e
     except json.JSONDecodeError as e:
         raise ValueError(f"body: not JSON at line {e.lineno} column {e.colno}: {e.msg}") from e
     except RecursionError as e:
         raise ValueError("body: nested too deeply") from e
+    except ValueError as e:
+        raise ValueError("body: a number has too many digits") from e
     if not isinstance(value, dict):
         raise ValueError(f"body: expected an object, got {kind_of(value)}")
     if depth_exceeds(value, _MAX_DEPTH):

@@ -28,6 +28,7 @@ from appliance.wire.body import (
     schema_text,
     settings_text,
 )
+from appliance.wire.turns import Turns
 
 _NOT_SETTINGS = frozenset(
     {
@@ -55,6 +56,8 @@ _STATUS = {
     429: "RESOURCE_EXHAUSTED",
     503: "UNAVAILABLE",
 }
+
+_Part = tuple[str, JsonObject]  # its place, and itself
 
 
 def parse_request(body: bytes, model: str = "", stream: bool = False, is_array: bool = False) -> Request:
@@ -110,8 +113,8 @@ def _system(value: object) -> tuple[Message, ...]:
     return (Message("system", text),) if text else ()
 
 
-def _messages(items: list[object]) -> list[Message]:
-    out: list[Message] = []
+def _messages(items: list[object]) -> tuple[Message, ...]:
+    turns = Turns()
     for i, item in enumerate(items):
         place = f"contents[{i}]"
         source = need_object(item, place)
@@ -119,61 +122,46 @@ def _messages(items: list[object]) -> list[Message]:
         if role is None:
             raise ValueError(f"{place}.role: unknown role {source['role']!r}")
         parts = _parts(source, place)
-        if role != "assistant":
-            out += _user(role, parts)
-            continue
-        turn = _model(parts)
-        if out and out[-1].role == "assistant":
-            before = out.pop()
-            turn = Message(
-                "assistant",
-                before.content + turn.content,
-                before.reasoning + turn.reasoning,
-                before.tool_calls + turn.tool_calls,
-            )
-        out.append(turn)
-    return out
+        if role == "assistant":
+            _model(turns, parts)
+        else:
+            _user(turns, role, parts)
+    return turns.messages
 
 
-def _parts(source: JsonObject, place: str) -> list[tuple[str, JsonObject]]:
+def _parts(source: JsonObject, place: str) -> list[_Part]:
     at = f"{place}.parts"
     return [(f"{at}[{i}]", need_object(p, f"{at}[{i}]")) for i, p in enumerate(get_list(source, "parts", at))]
 
 
-def _model(parts: list[tuple[str, JsonObject]]) -> Message:
-    texts: list[str] = []
-    thoughts: list[str] = []
-    calls: list[ToolCall] = []
+def _model(turns: Turns, parts: list[_Part]) -> None:
+    turns.assistant()
     for at, part in parts:
         call = _field(part, "functionCall")
         if call is not None:
             source = need_object(call, f"{at}.functionCall")
             name = need_str(source, "name", f"{at}.functionCall.name")
             arguments = object_text(source.get("args"), f"{at}.functionCall.args")
-            calls.append(ToolCall(get_str(source, "id", f"{at}.functionCall.id"), name, arguments))
-            continue
-        is_thought = get_bool(part, "thought", f"{at}.thought")
-        (thoughts if is_thought else texts).append(get_str(part, "text", f"{at}.text"))
-    return Message("assistant", "".join(texts), "".join(thoughts), tuple(calls))
+            turns.assistant(call=ToolCall(get_str(source, "id", f"{at}.functionCall.id"), name, arguments))
+        elif get_bool(part, "thought", f"{at}.thought"):
+            turns.assistant(reasoning=get_str(part, "text", f"{at}.text"))
+        else:
+            turns.assistant(get_str(part, "text", f"{at}.text"))
 
 
-def _user(role: str, parts: list[tuple[str, JsonObject]]) -> list[Message]:
-    out: list[Message] = []
+def _user(turns: Turns, role: str, parts: list[_Part]) -> None:
     for at, part in parts:
         response = _field(part, "functionResponse")
-        if response is not None:
-            source = need_object(response, f"{at}.functionResponse")
-            if get_list(source, "parts", f"{at}.functionResponse.parts"):
-                raise ValueError(f"{at}.functionResponse.parts: this model takes text only")
-            call_id = get_str(source, "id", f"{at}.functionResponse.id")
-            out.append(Message("tool", _result_text(source.get("response")), tool_call_id=call_id))
+        if response is None:
+            turns.say(role, _user_text(part, at))
             continue
-        text = _user_text(part, at)
-        if out and out[-1].role == role:
-            out[-1] = replace(out[-1], content=f"{out[-1].content}\n{text}")
-        else:
-            out.append(Message(role, text))
-    return out or [Message(role)]
+        source = need_object(response, f"{at}.functionResponse")
+        if get_list(source, "parts", f"{at}.functionResponse.parts"):
+            raise ValueError(f"{at}.functionResponse.parts: this model takes text only")
+        turns.result(_result_text(source.get("response")), get_str(source, "id", f"{at}.functionResponse.id"))
+    if not parts:
+        turns.say(role, "")
+    turns.close()
 
 
 def _user_text(part: JsonObject, place: str) -> str:

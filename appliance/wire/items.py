@@ -1,13 +1,12 @@
 """Responses' input items and tools as messages and tools. Pure.
 
-Contiguous assistant items (reasoning, message, calls) are one turn, as one sampled answer was.
+Contiguous assistant items (reasoning, message, calls) are one turn, as one sampled answer was (`Turns`).
 """
 
 from __future__ import annotations
 
 import base64
 import json
-from dataclasses import replace
 
 from appliance.types import Message, Tool, ToolCall
 from appliance.wire.body import (
@@ -21,6 +20,7 @@ from appliance.wire.body import (
     schema_text,
     text_of,
 )
+from appliance.wire.turns import Turns
 
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 _TEXT_PARTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text", "refusal")
@@ -35,54 +35,41 @@ SHELL_OPTIONS = ("timeout_ms", "working_directory", "user")
 
 def input_messages(source: JsonObject) -> tuple[Message, ...]:
     """Instructions and input items as messages; ValueError names the place of what cannot be understood."""
-    out: list[Message] = []
+    turns = Turns()
     instructions = get_str(source, "instructions", "instructions")
     if instructions:
-        out.append(Message("system", instructions))
+        turns.say("system", instructions)
+        turns.close()
     value = source.get("input")
     if isinstance(value, str):
-        return (*out, Message("user", value))
-    open_turn = False
+        turns.say("user", value)
+        return turns.messages
     for i, item in enumerate(get_list(source, "input", "input")):
-        message = _item(need_object(item, f"input[{i}]"), f"input[{i}]")
-        if message is None:
-            continue
-        if message.role == "assistant" and open_turn:
-            out[-1] = _joined(out[-1], message)
-        else:
-            out.append(message)
-        open_turn = message.role == "assistant"
-    return tuple(out)
+        _add_item(turns, need_object(item, f"input[{i}]"), f"input[{i}]")
+    return turns.messages
 
 
-def _joined(turn: Message, item: Message) -> Message:
-    return replace(
-        turn,
-        content=turn.content + item.content,
-        reasoning=turn.reasoning + item.reasoning,
-        tool_calls=turn.tool_calls + item.tool_calls,
-    )
-
-
-def _item(item: JsonObject, place: str) -> Message | None:
-    """One input item as a message; None for kinds that say nothing to a text model."""
+def _add_item(turns: Turns, item: JsonObject, place: str) -> None:
+    """One input item; kinds that say nothing to a text model add nothing."""
     kind = item.get("type") or "message"
     if kind == "message":
         role = _ROLES.get(need_str(item, "role", f"{place}.role"))
         if role is None:
             raise ValueError(f"{place}.role: unknown role {item['role']!r}")
-        separator = "" if role == "assistant" else "\n"
-        return Message(role, _text(item.get("content"), f"{place}.content", separator))
-    if kind == "reasoning":
-        return Message("assistant", reasoning=_reasoning(item, place))
-    if kind in ("function_call", "custom_tool_call", "local_shell_call"):
-        return Message("assistant", tool_calls=(_call(item, str(kind), place),))
-    if kind in ("function_call_output", "custom_tool_call_output", "local_shell_call_output"):
+        if role == "assistant":
+            turns.assistant(_text(item.get("content"), f"{place}.content", ""))
+        else:
+            turns.say(role, _text(item.get("content"), f"{place}.content"))
+            turns.close()
+    elif kind == "reasoning":
+        turns.assistant(reasoning=_reasoning(item, place))
+    elif kind in ("function_call", "custom_tool_call", "local_shell_call"):
+        turns.assistant(call=_call(item, str(kind), place))
+    elif kind in ("function_call_output", "custom_tool_call_output", "local_shell_call_output"):
         call_id = get_str(item, "call_id", f"{place}.call_id") or get_str(item, "id", f"{place}.id")
-        return Message("tool", _text(item.get("output"), f"{place}.output"), tool_call_id=call_id)
-    if kind == "item_reference":
+        turns.result(_text(item.get("output"), f"{place}.output"), call_id)
+    elif kind == "item_reference":
         raise ValueError(f"{place}: item references are not supported, send the whole input")
-    return None
 
 
 def _reasoning(item: JsonObject, place: str) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import base64
 import json
-from dataclasses import replace
 
 from appliance.types import Answer, Message, Request, StopReason, Tool, ToolCall
 from appliance.wire.body import (
@@ -29,6 +28,7 @@ from appliance.wire.body import (
     schema_text,
     settings_text,
 )
+from appliance.wire.turns import Turns
 
 _NOT_SETTINGS = frozenset(
     {
@@ -60,6 +60,7 @@ _ERROR_TYPES = {
     529: "overloaded_error",
 }
 _DEFERRED = dict[str, Tool]
+_Block = tuple[str, JsonObject]  # its place, and itself
 
 
 def parse_request(body: bytes) -> Request:
@@ -82,7 +83,7 @@ def parse_request(body: bytes) -> Request:
 
 
 def _system(value: object) -> tuple[Message, ...]:
-    blocks = [{"type": "text", "text": value}] if isinstance(value, str) else value
+    blocks = [{"text": value}] if isinstance(value, str) else value
     texts: list[str] = []
     for i, item in enumerate(get_list({"system": blocks}, "system", "system")):
         text = get_str(need_object(item, f"system[{i}]"), "text", f"system[{i}].text")
@@ -91,64 +92,47 @@ def _system(value: object) -> tuple[Message, ...]:
     return (Message("system", "\n".join(texts)),) if texts else ()
 
 
-def _messages(items: list[object], deferred: _DEFERRED) -> list[Message]:
-    out: list[Message] = []
+def _messages(items: list[object], deferred: _DEFERRED) -> tuple[Message, ...]:
+    turns = Turns()
     for i, item in enumerate(items):
         place = f"messages[{i}]"
         source = need_object(item, place)
         role = need_str(source, "role", f"{place}.role")
+        blocks = _blocks(source.get("content"), f"{place}.content")
         if role == "assistant":
-            turn = _assistant(source.get("content"), f"{place}.content")
-            if out and out[-1].role == "assistant":
-                turn = _joined(out.pop(), turn)
-            out.append(turn)
+            _assistant(turns, blocks)
         elif role in ("user", "system"):
-            out += _user(role, source.get("content"), f"{place}.content", deferred)
+            _user(turns, role, blocks, deferred)
         else:
             raise ValueError(f"{place}.role: unknown role {role!r}")
-    return out
+    return turns.messages
 
 
-def _joined(turn: Message, more: Message) -> Message:
-    return replace(
-        turn,
-        content=turn.content + more.content,
-        reasoning=turn.reasoning + more.reasoning,
-        tool_calls=turn.tool_calls + more.tool_calls,
-    )
-
-
-def _assistant(value: object, place: str) -> Message:
-    texts: list[str] = []
-    thoughts: list[str] = []
-    calls: list[ToolCall] = []
-    for at, block in _blocks(value, place):
+def _assistant(turns: Turns, blocks: list[_Block]) -> None:
+    turns.assistant()
+    for at, block in blocks:
         kind = block.get("type")
         if kind == "text":
-            texts.append(get_str(block, "text", f"{at}.text"))
+            text = get_str(block, "text", f"{at}.text")
+            turns.assistant("" if text == _NO_CONTENT else text)
         elif kind == "thinking":
-            thoughts.append(get_str(block, "thinking", f"{at}.thinking"))
+            turns.assistant(reasoning=get_str(block, "thinking", f"{at}.thinking"))
         elif kind == "tool_use":
             name = need_str(block, "name", f"{at}.name")
             arguments = object_text(block.get("input"), f"{at}.input")
-            calls.append(ToolCall(get_str(block, "id", f"{at}.id"), name, arguments))
-    content = "".join(texts)
-    return Message("assistant", "" if content == _NO_CONTENT else content, "".join(thoughts), tuple(calls))
+            turns.assistant(call=ToolCall(get_str(block, "id", f"{at}.id"), name, arguments))
 
 
-def _user(role: str, value: object, place: str, deferred: _DEFERRED) -> list[Message]:
-    out: list[Message] = []
-    for at, block in _blocks(value, place):
+def _user(turns: Turns, role: str, blocks: list[_Block], deferred: _DEFERRED) -> None:
+    for at, block in blocks:
         if block.get("type") == "tool_result":
             text = "\n".join(_result_texts(block.get("content"), f"{at}.content", deferred))
-            out.append(Message("tool", text, tool_call_id=get_str(block, "tool_use_id", f"{at}.tool_use_id")))
-            continue
-        text = _block_text(block, at, deferred)
-        if out and out[-1].role == role:
-            out[-1] = replace(out[-1], content=f"{out[-1].content}\n{text}")
+            turns.result(text, get_str(block, "tool_use_id", f"{at}.tool_use_id"))
         else:
-            out.append(Message(role, text))
-    return out or [Message(role)]
+            turns.say(role, _block_text(block, at, deferred))
+    if not blocks:
+        turns.say(role, "")
+    turns.close()
 
 
 def _result_texts(value: object, place: str, deferred: _DEFERRED) -> list[str]:
@@ -173,7 +157,7 @@ def _block_text(block: JsonObject, place: str, deferred: _DEFERRED) -> str:
     raise ValueError(f"{place}: this model takes text only, not {kind!r}")
 
 
-def _blocks(value: object, place: str) -> list[tuple[str, JsonObject]]:
+def _blocks(value: object, place: str) -> list[_Block]:
     """(place, block) of a content: text alone is one text block; absent is none."""
     if value is None:
         return []

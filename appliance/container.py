@@ -7,6 +7,7 @@ forwarder and then reads a pipe that only the host can write (`launch_script` is
 from __future__ import annotations
 
 import math
+import os
 import resource
 import shlex
 from collections.abc import Mapping
@@ -24,6 +25,8 @@ LOG_BYTES = 1 << 20
 # Podman itself ends a container this long after its time limit, should nobody be left to do it.
 DEAD_MAN_GRACE_S = 60
 OWNER_LABEL = "corral.sandbox"  # not a label of the images, which their containers inherit
+MAKER_LABEL = "corral.pid"  # pid and start time of the process that made it
+FOLDER_LABEL = "corral.folder"  # the host folder of its rollout
 # Starts the forwarder and waits until it listens (the kernel's own table, port in hex).
 FORWARDER = (
     f"socat TCP4-LISTEN:{PROXY_PORT},bind=127.0.0.1,fork,reuseaddr,backlog=64 "
@@ -94,7 +97,8 @@ def create_request(spec: SandboxSpec, places: PodmanPlaces, traits: HostTraits) 
     request: dict[str, object] = {
         "name": spec.name, "image": spec.image, "entrypoint": argv[:1], "command": argv[1:],
         "env": dict(spec.env), "httpproxy": False, "work_dir": spec.workdir, "hostname": "sandbox",
-        "user": f"{AGENT_ID}:{AGENT_ID}", "init": True, "labels": {OWNER_LABEL: "1", **spec.labels},
+        "user": f"{AGENT_ID}:{AGENT_ID}", "init": True,
+        "labels": {OWNER_LABEL: "1", MAKER_LABEL: maker(), **spec.labels},
         "netns": {"nsmode": "none"}, "use_image_hosts": True, "use_image_resolve_conf": True,
         "read_only_filesystem": True, "mounts": _mounts(spec), "shm_size": 16 << 20, "image_volume_mode": "ignore",
         "cap_drop": ["all"], "no_new_privileges": True,
@@ -131,6 +135,24 @@ def launch_script(argv: tuple[str, ...], env: Mapping[str, str], workdir: str) -
     if "\0" in script:
         raise ValueError("a NUL byte cannot be passed to a program")
     return script
+
+
+def maker() -> str:
+    """This process, as a label says it: its pid and when it started, in clock ticks since boot."""
+    return f"{os.getpid()}:{_started_ticks(os.getpid())}"
+
+
+def is_alive(label: str) -> bool:
+    """Whether the process that a label names still runs; a later one of the same number does not count."""
+    pid, _, ticks = label.partition(":")
+    return pid.isdigit() and _started_ticks(int(pid)) == ticks != ""
+
+
+def _started_ticks(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except OSError:
+        return ""
 
 
 def _command(spec: SandboxSpec) -> list[str]:

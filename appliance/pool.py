@@ -23,6 +23,7 @@ import anyio
 from anyio import to_thread
 from anyio.abc import TaskGroup
 
+from appliance.container import FOLDER_LABEL
 from appliance.errors import HostError, SandboxError
 from appliance.launch import IsBusy, Outcome, Started
 from appliance.sandbox import Limits, Mount, Podman, SandboxSpec
@@ -123,7 +124,7 @@ class Pool:
         with suppress(SandboxError):
             await self._tasks.__aexit__(None, None, None)
         with anyio.CancelScope(shield=True):
-            await self._empty()
+            await self.empty()
 
     @asynccontextmanager
     async def slot(self, kind: Kind, name: str) -> AsyncIterator[Slot]:
@@ -168,7 +169,7 @@ class Pool:
                 Mount(workshop.home, "/home/agent"),
                 Mount(workshop.scratch, "/tmp"),
             ),
-            labels={**self.labels, "corral.folder": str(workshop.folder)},
+            labels={**self.labels, FOLDER_LABEL: str(workshop.folder)},
             limits=kind.limits,
             proxy_dir=kind.proxy_dir,
             launch_dir=workshop.launch,
@@ -245,7 +246,8 @@ class Pool:
     async def _add(self, kind: Kind) -> None:
         self._ready[kind].append(await self._make(kind))
 
-    async def _empty(self) -> None:
+    async def empty(self) -> None:
+        """Have none wait."""
         async with anyio.create_task_group() as tasks:
             for ready in self._ready.values():
                 while ready:

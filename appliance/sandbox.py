@@ -11,6 +11,7 @@ Every method raises SandboxError, which fails one rollout, and HostError only wh
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
@@ -46,9 +47,11 @@ __all__ = ["PROXY_PORT", "PROXY_SOCKET", "Limits", "Mount", "Outcome", "Podman",
 
 T = TypeVar("T")
 Names: TypeAlias = list[str]  # inside the class below, `list` is its method
+Labelled: TypeAlias = list[tuple[str, dict[str, str]]]
 OUTPUT_BYTES = 16 * 1024
 TEARDOWN_S = 30.0
 START_S = 60.0
+RECONCILE_TRIES = 4
 MOST_WAITING = 1024  # threads that wait for the end of a sandbox
 
 
@@ -78,7 +81,7 @@ class Podman:
                 if self._service.starts > 1:
                     with suppress(SandboxError, HostError):  # what is left now, the next start's reconcile finds
                         await self._ready()
-                        await self._sweep()
+                        await self.sweep()
         finally:
             await self._service.stop()
 
@@ -138,22 +141,46 @@ class Podman:
             raise SandboxError("lost", f"sandbox {name} could not be removed in {TEARDOWN_S:.0f} s")
         self._ours.discard(name)
 
+    async def bare_lifecycle(self, image: str, argv: tuple[str, ...]) -> None:
+        """What Podman alone takes for one container, as a yardstick: no network, and nothing of ours."""
+        name = f"corral-bare-{os.urandom(6).hex()}"
+        request = {"name": name, "image": image, "command": list(argv), "netns": {"nsmode": "none"},
+                   "labels": {OWNER_LABEL: "1"}}  # fmt: skip
+        await self._request("POST", "/containers/create", body=request)
+        try:
+            await self._request("POST", f"/containers/{name}/start")
+            await self._wait(name)
+        finally:
+            await self.remove(name)
+
     async def list(self, labels: Mapping[str, str]) -> Names:
         """Names of the sandboxes that carry all these labels, running or not."""
+        wanted = labels.items()
+        return sorted(name for name, found in await self.labels_of_all() if wanted <= found.items())
+
+    async def labels_of_all(self) -> Labelled:
+        """Name and labels of every sandbox in this storage, whoever made it."""
         await self._ready()
-        wanted = json.dumps({"label": [f"{key}={value}" for key, value in {OWNER_LABEL: "1", **labels}.items()]})
+        wanted = json.dumps({"label": [f"{OWNER_LABEL}=1"]})
         body = await self._request("GET", "/containers/json", params={"all": "true", "filters": wanted})
-        return sorted(entry["Names"][0] for entry in body)
+        return [(entry["Names"][0], entry["Labels"] or {}) for entry in body]
 
     async def reconcile(self, labels: Mapping[str, str]) -> Names:
         """Remove every sandbox with these labels that this object did not start, and what Podman no longer knows.
 
         At the start of a supervisor that is all its predecessor left; each minute, what a fault of Podman's left.
         """
-        names = [name for name in await self.list(labels) if name not in self._ours]
-        for name in names:
-            await self._remove(name)
-        return names + await self._sweep()
+        for tries_left in reversed(range(RECONCILE_TRIES)):
+            try:
+                names = [name for name in await self.list(labels) if name not in self._ours]
+                for name in names:
+                    await self._remove(name)
+                return names + await self.sweep()
+            except SandboxError:
+                if not tries_left:
+                    raise
+                await anyio.sleep(0.1)  # the service died under it; the next look starts another
+        raise AssertionError("unreachable")
 
     async def image_exists(self, ref: str) -> bool:
         """Whether the private image store holds `ref`."""
@@ -177,9 +204,9 @@ class Podman:
     async def _ready(self) -> None:
         """Have a service; one that died may have left containers that its successor does not know."""
         if await self._service.ensure() and self._service.starts > 1:
-            await self._sweep()
+            await self.sweep()
 
-    async def _sweep(self) -> Names:
+    async def sweep(self) -> Names:
         """Remove what the OCI runtime has of our storage and Podman does not know; the ids."""
         # The runtime is asked first: what it starts in between is then known to Podman, or not in its answer.
         listed = await to_thread.run_sync(runtime_containers, self._places.storage)
@@ -336,10 +363,12 @@ class Podman:
             else:
                 return
 
-    async def _request(self, method: str, path: str, params: Mapping[str, str] | None = None) -> Any:
+    async def _request(
+        self, method: str, path: str, params: Mapping[str, str] | None = None, body: object = None
+    ) -> Any:
         """A call whose refusal means nothing of its own."""
         try:
-            return await self._ask(method, path, params)
+            return await self._ask(method, path, params, body)
         except Refused as error:
             raise _lost(error) from error
 

@@ -1,0 +1,207 @@
+"""`corral bench sandbox`: what a sandbox costs, beside bare Podman in the same run; how many live; what stays.
+
+Every comparison is made by turns within one run, so that a busy machine slows both sides. Needs only the base image.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from appliance.pool import Kind, Pool
+    from appliance.rollout import Place
+    from appliance.sandbox import Podman
+
+TEXT = "sandboxes: cold, warm and bare starts, how many live at once, many rollouts, what is left behind"
+OURS = ("sandbox", "engine", "capture", "corral")
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Its options."""
+    parser.add_argument("--repeats", type=int, default=20, help="starts of each sort")
+    parser.add_argument("--alive", type=int, default=200, help="sandboxes alive at once")
+    parser.add_argument("--rollouts", type=int, default=1000, help="rollouts of the scripted harness")
+    parser.add_argument("--parallel", type=int, default=8, help="rollouts at once")
+    parser.add_argument("--svg", type=Path, default=None, help="where to draw memory and open files over the rollouts")
+
+
+def measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    """The promised object, and a table that says the same."""
+    import anyio
+
+    found = anyio.run(_measure, arguments)
+    curves = found.pop("_curves")
+    if arguments.svg is not None:
+        from appliance.picture import curve_svg
+
+        tops = f"top: {found['rss_mb']:.0f} MB and {found['open_files']} open files"
+        arguments.svg.write_text(curve_svg(curves, f"supervisor over {found['rollouts']} rollouts; {tops}"))
+    return found, "\n".join(f"{key:<22} {value}" for key, value in found.items())
+
+
+async def _measure(arguments: argparse.Namespace) -> dict[str, Any]:
+    from appliance.config import podman_home
+    from appliance.rollout import kind_of
+    from appliance.smallrun import place_for
+    from appliance.supervisor import owner_of
+
+    started_with = os.getloadavg()[0]
+    with tempfile.TemporaryDirectory(prefix="corral-bench-") as name:
+        folder = Path(name).resolve()
+        os.environ.setdefault("CORRAL_PODMAN_HOME", str(podman_home(_home())))
+        async with place_for(folder, arguments.parallel) as place:
+            podman, kind = place.pool.hosts[0].podman, kind_of(place, place.harnesses["scripted"])
+            found = await _starts(podman, place.pool, kind, arguments.repeats)
+            found["alive_at_once"] = await _alive(place.pool, kind, arguments.alive)
+            found |= await _rollouts(place, arguments)
+        found["left_behind"] = await _left(folder, owner_of(folder))
+    found["load_at_start"] = round(started_with, 1)
+    return found
+
+
+async def _starts(podman: Podman, pool: Pool, kind: Kind, repeats: int) -> dict[str, Any]:
+    """Whole lifecycles, ours and bare by turns, in wall time and CPU of service, monitors and sandboxes together."""
+    from appliance.images import base_ref
+    from appliance.sandbox import SandboxSpec
+
+    number = 0
+
+    async def ours() -> None:
+        nonlocal number
+        number += 1
+        spec = SandboxSpec(f"corral-bench-{os.getpid()}-{number}", base_ref(), ("true",), labels=pool.labels)
+        await podman.run(spec)
+
+    async def bare() -> None:
+        await podman.bare_lifecycle(base_ref(), ("true",))
+
+    walls: dict[str, list[float]] = {"ours": [], "bare": []}
+    cpus: dict[str, list[float]] = {"ours": [], "bare": []}
+    for _ in range(repeats):
+        for name, act in (("ours", ours), ("bare", bare)):
+            wall, cpu = await _timed(podman, act)
+            walls[name].append(wall)
+            cpus[name].append(cpu)
+    warm = await _warm(pool, kind, repeats)
+    began = time.monotonic()
+    await _at_once(ours, 4 * repeats, 8)
+    cold_ms, bare_ms = median(walls["ours"]) * 1e3, median(walls["bare"]) * 1e3
+    return {
+        "cold_ms_p50": round(cold_ms, 1),
+        "warm_ms_p50": round(median(warm) * 1e3, 1),
+        "bare_podman_ms_p50": round(bare_ms, 1),
+        "ratio_to_bare": round(cold_ms / bare_ms, 3),
+        "service_cpu_ratio": round(sum(cpus["ours"]) / sum(cpus["bare"]), 3),
+        "per_s": round(4 * repeats / (time.monotonic() - began), 2),
+    }
+
+
+async def _timed(podman: Podman, act: Callable[[], Awaitable[None]]) -> tuple[float, float]:
+    """Seconds of wall time, and of CPU that the Podman service used meanwhile."""
+    wall, cpu = time.monotonic(), _cpu_s(podman.service_pid)
+    await act()
+    return time.monotonic() - wall, _cpu_s(podman.service_pid) - cpu
+
+
+async def _warm(pool: Pool, kind: Kind, repeats: int) -> list[float]:
+    """Seconds from wanting a sandbox to its command's first act, which is to print the time."""
+    seconds = []
+    for _ in range(repeats):
+        await pool.fill(kind, 1)
+        wanted = time.time()
+        async with pool.slot(kind, "bench") as slot:
+            started = await slot.go(("date", "+%s.%N"), {}, kind.limits)
+            outcome = await slot.watch(started, lambda: False)
+            assert slot.is_warm
+        seconds.append(float(outcome.output) - wanted)
+    return seconds
+
+
+async def _alive(pool: Pool, kind: Kind, number: int) -> int:
+    """How many wait at once when so many are asked for."""
+    await _at_once(lambda: pool.fill(kind, pool.num_waiting(kind) + 1), number - pool.num_waiting(kind), 8)
+    alive = len(await pool.hosts[0].podman.list(pool.labels))
+    await pool.empty()
+    return alive
+
+
+async def _rollouts(place: Place, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Many rollouts; growth is counted from the first tenth on, when every thread and buffer is there."""
+    from appliance.smallrun import small_run
+
+    marks: list[tuple[int, float, int]] = []
+    every = max(1, arguments.rollouts // 50)
+
+    def note(done: int) -> None:
+        if done % every == 0:
+            marks.append((done, _rss_mb(), len(os.listdir("/proc/self/fd"))))
+
+    began = time.monotonic()
+    ended = await small_run(place, arguments.rollouts, arguments.parallel, note)
+    note(every)
+    settled = [mark for mark in marks if mark[0] >= arguments.rollouts // 10] or marks
+    tops = max(mark[1] for mark in marks), max(mark[2] for mark in marks)
+    return {
+        "rollouts": len(ended),
+        "rollouts_per_s": round(len(ended) / (time.monotonic() - began), 2),
+        "failures_ours": sum(r.failure.partition(":")[0] in OURS for r in ended),
+        "failures_other": sum(bool(r.failure) and r.failure.partition(":")[0] not in OURS for r in ended),
+        "retried": sum(r.attempt > 1 for r in ended),
+        "rss_growth_mb": round(settled[-2 if len(settled) > 1 else -1][1] - settled[0][1], 1),
+        "open_files_growth": settled[-2 if len(settled) > 1 else -1][2] - settled[0][2],
+        "rss_mb": round(tops[0], 1),
+        "open_files": tops[1],
+        "_curves": {
+            "memory": [(done, mb / tops[0]) for done, mb, _ in marks[:-1]],
+            "open files": [(done, files / tops[1]) for done, _, files in marks[:-1]],
+        },
+    }
+
+
+async def _left(folder: Path, owner: str) -> int:
+    """Sandboxes, folders and cgroups that should be gone; asked of a Podman of its own."""
+    from appliance.config import podman_home
+    from appliance.sandbox import Podman
+
+    async with Podman(podman_home(folder)) as podman:
+        containers = await podman.list({"corral.owner": owner})
+        forgotten = await podman.reconcile({"corral.owner": owner})
+    return len({*containers, *forgotten}) + len(list((folder / "sandboxes").glob("*")))
+
+
+async def _at_once(act: Callable[[], Awaitable[None]], times: int, width: int) -> None:
+    import anyio
+
+    left = iter(range(max(0, times)))
+
+    async def worker() -> None:
+        for _ in left:
+            await act()
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(width):
+            tasks.start_soon(worker)
+
+
+def _home() -> Path:
+    from appliance.config import home
+
+    return home()
+
+
+def _cpu_s(pid: int) -> float:
+    """User and system seconds of a process and of its children that have ended."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+
+
+def _rss_mb() -> float:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6

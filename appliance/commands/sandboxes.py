@@ -1,0 +1,42 @@
+"""`corral sandboxes`: what lives now, on this machine's own Podman: list, shell, stop, prune."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import Any
+
+from appliance.commands.printing import command_of, show
+from appliance.config import home, podman_home
+
+
+def add(commands: Any) -> None:
+    """Adds sandboxes."""
+    command = command_of(commands, "sandboxes", _sandboxes, "list, shell into, stop or prune sandboxes")
+    command.epilog = "example: corral sandboxes list --json · corral sandboxes shell NAME · corral sandboxes prune"
+    command.add_argument(
+        "action", nargs="?", default="list", choices=["list", "shell", "stop", "prune"],
+        help="list; open a shell in one; stop one (SIGTERM, grace, SIGKILL); remove what no supervisor owns any more",
+    )  # fmt: skip
+    command.add_argument("name", nargs="?", help="name of the sandbox, or the start of it; for shell and stop")
+    command.add_argument("--grace", type=int, default=2, metavar="S", help="seconds from SIGTERM to SIGKILL")
+
+
+def _sandboxes(arguments: argparse.Namespace) -> None:
+    from appliance import reconcile
+
+    place = podman_home(home())
+    if arguments.action == "prune":
+        removed = reconcile.prune(place)
+        show(arguments, {"removed": removed}, "\n".join(removed) or "nothing was left behind")
+    elif arguments.action == "list":
+        rows = reconcile.sandboxes(place)
+        lines = [f"{r['name']:<44} {r['state']:<8} {r['owner']:<6} {r['rollout'] or '–':<9} {r['image']}" for r in rows]
+        show(arguments, {"sandboxes": rows}, "\n".join(lines) or "no sandbox lives now")
+    else:
+        name = reconcile.find(place, arguments.name or "")
+        if arguments.action == "shell":
+            command, environment = reconcile.shell_command(place, name)
+            os.execvpe(command[0], command, environment)
+        reconcile.stop(place, name, arguments.grace)
+        show(arguments, {"stopped": name}, f"{name} stopped")

@@ -9,11 +9,10 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from appliance.branches import said
 from appliance.config import RunConfig, from_record
 from appliance.forks import REMEDIES, Cause, Decode, Fork, forks
-from appliance.lossinputs import recovered
 from appliance.store import Store
+from appliance.trained import tree_of
 from appliance.types import TokenIds
 
 
@@ -67,10 +66,9 @@ def explain(home: Path, store: Store, run_id: str, told: Callable[[int, int], No
     found = RunForks(Tally(), {}, [])
     rollouts = store.rollouts(run.id)
     for n, rollout in enumerate(rollouts):
-        calls = said(store.calls(rollout.id), store.conversations(rollout.id))
-        if not any(c.call.sample is not None for c in calls):
+        calls, tree = tree_of(store, rollout.id, config.branches)
+        if not tree.numbers:
             continue
-        tree = recovered(calls, config.branches)
         own = forks(calls, tree, decode)
         harness = rollout.plan.harness
         for tally in (found.whole, found.by_harness.setdefault(harness, Tally())):

@@ -6,7 +6,7 @@ The trainer and `corral replay` both come through here, so that what is replayed
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -34,18 +34,35 @@ class Recovered:
     rows: list[Row]
 
 
-def recovered(calls: Sequence[Said], settings: BranchesSection) -> Recovered:
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What was found of one call, as the record keeps it: calls by their sequence numbers, `left_out` "" if trained."""
+
+    branch: Branch
+    parent: int | None
+    reentered: int | None
+    kept: int
+    left_out: str
+
+
+def recovered(
+    calls: Sequence[Said], settings: BranchesSection, verdicts: Mapping[int, Verdict] | None = None
+) -> Recovered:
     """Tree, roles, what is left out and why, and the rows that are trained; the same in whatever order calls come.
 
-    Inside, calls are in the order of their times, so that every tie is broken alike.
+    Inside, calls are in the order of their times, so that every tie is broken alike. `verdicts` (sequence → verdict)
+    of an earlier reading stand in for the words of calls whose bodies were pruned.
     """
     order = sorted(range(len(calls)), key=lambda i: (calls[i].call.started_at, calls[i].call.sequence))
     timed = [calls[i] for i in order]
     numbers = [n for n, c in enumerate(timed) if c.call.sample is not None]
     samples = [c.call.sample for c in timed if c.call.sample is not None]
     tree = recover(samples)
-    found = roles(timed, tree, numbers)
-    left_out = prune(timed, found, tree, numbers, settings)
+    if verdicts:
+        found, left_out = _as_judged(timed, verdicts)
+    else:
+        found = roles(timed, tree, numbers)
+        left_out = prune(timed, found, tree, numbers, settings)
     own = rows(samples, [n not in left_out for n in numbers], tree)
     return _as_given(Recovered(tree, numbers, found, left_out, own), order)
 
@@ -64,6 +81,31 @@ def _as_given(timed: Recovered, order: Sequence[int]) -> Recovered:
         left_out={order[n]: reason for n, reason in sorted(timed.left_out.items())},
         rows=[replace(row, calls=given[row.calls]) for row in timed.rows],
     )
+
+
+def verdicts_of(calls: Sequence[Said], found: Recovered) -> dict[int, Verdict]:
+    """Sequence → verdict, for the record."""
+
+    def sequence(n: int | None) -> int | None:
+        return None if n is None else calls[n].call.sequence
+
+    return {
+        c.call.sequence: Verdict(
+            role.branch, sequence(role.parent), sequence(role.reentered), role.kept, found.left_out.get(n, "")
+        )
+        for n, (c, role) in enumerate(zip(calls, found.roles, strict=True))
+    }
+
+
+def _as_judged(calls: Sequence[Said], verdicts: Mapping[int, Verdict]) -> tuple[list[Role], dict[int, str]]:
+    number = {c.call.sequence: n for n, c in enumerate(calls)}
+    own = [verdicts.get(c.call.sequence, Verdict(Branch.CONTINUATION, None, None, 0, "")) for c in calls]
+    found = [
+        Role(v.branch, None if v.parent is None else number[v.parent],
+             None if v.reentered is None else number[v.reentered], v.kept)
+        for v in own
+    ]  # fmt: skip
+    return found, {n: v.left_out for n, v in enumerate(own) if v.left_out}
 
 
 class LossInput(Protocol):

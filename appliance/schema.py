@@ -182,6 +182,16 @@ def loss_inputs(db: Database) -> None:
     )
 
 
+@migrations()
+def verdicts(db: Database) -> None:
+    """What the trainer found of each call: its branch, and why it is left out."""
+    db.execute(
+        "CREATE TABLE verdicts(rollout_id INTEGER NOT NULL REFERENCES rollouts(id), sequence INTEGER NOT NULL,"
+        " branch TEXT NOT NULL, parent INTEGER, reentered INTEGER, kept INTEGER NOT NULL, left_out TEXT NOT NULL,"
+        " PRIMARY KEY(rollout_id, sequence)) STRICT"
+    )
+
+
 def waiting(path: Path, connection: Database) -> list[str]:
     """The migrations that this record still needs; StoreError when it is a foreign or a newer one."""
     tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type='table'")}

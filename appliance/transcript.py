@@ -6,15 +6,18 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from appliance.config import BranchesSection, from_record
 from appliance.store import Store
+from appliance.trained import tree_of
 
 
 def calls(store: Store, rollout_id: int) -> list[dict[str, Any]]:
     """The calls of a rollout: what was asked, what was answered, and how many tokens of each."""
     recorded = store.calls(rollout_id)
     texts = store.conversations(rollout_id)
+    _, tree = tree_of(store, rollout_id, _settings(store, rollout_id), recorded)
     found: list[dict[str, Any]] = []
-    for call, text in zip(recorded, texts, strict=True):
+    for n, (call, text) in enumerate(zip(recorded, texts, strict=True)):
         conversation = json.loads(text) if text else None
         found.append(
             {
@@ -22,6 +25,8 @@ def calls(store: Store, rollout_id: int) -> list[dict[str, Any]]:
                 "wire": call.wire,
                 "delivered": call.delivered,
                 "lineage": call.lineage,
+                "branch": str(tree.roles[n].branch),
+                "left_out": tree.left_out.get(n, ""),
                 "policy_version": call.sample.policy_version if call.sample else None,
                 "prompt_tokens": len(call.sample.prompt_ids) if call.sample else None,
                 "sampled_tokens": len(call.sample.sampled_ids) if call.sample else None,
@@ -31,6 +36,11 @@ def calls(store: Store, rollout_id: int) -> list[dict[str, Any]]:
             }
         )
     return found
+
+
+def _settings(store: Store, rollout_id: int) -> BranchesSection:
+    (row,) = store.rows("SELECT config FROM runs r JOIN rollouts o ON o.run_id = r.id WHERE o.id=?", rollout_id)
+    return from_record(json.loads(row["config"])).branches
 
 
 def calls_text(found: Sequence[dict[str, Any]]) -> str:
@@ -43,7 +53,7 @@ def calls_text(found: Sequence[dict[str, Any]]) -> str:
             if call["prompt_tokens"] is not None
             else "no ids"
         )
-        lines.append(f"── call {call['sequence']}  {call['wire']}  {tokens}  {call['seconds']} s")
+        lines.append(f"── call {call['sequence']}  {call['wire']}  {tokens}  {call['seconds']} s{_branch(call)}")
         if call["conversation"] is None:
             lines.append("   (the bodies were pruned: `corral db prune`)")
             continue
@@ -52,6 +62,11 @@ def calls_text(found: Sequence[dict[str, Any]]) -> str:
         lines.append(_message(call["conversation"]["answer"]))
         shown = len(messages) + 1
     return "\n".join(lines)
+
+
+def _branch(call: dict[str, Any]) -> str:
+    label = "" if call["branch"] == "continuation" else f"  {call['branch']}"
+    return label + (f"  not trained: {call['left_out']}" if call["left_out"] and call["prompt_tokens"] else "")
 
 
 def _message(message: dict[str, Any]) -> str:

@@ -104,7 +104,7 @@ def records(draw: st.DrawFn) -> list[Said]:
     return made
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(records())
 def test_E11_every_sampled_token_is_trained_once_or_left_out_with_a_reason(record: list[Said]) -> None:
     found = recovered(record, BranchesSection())
@@ -114,7 +114,7 @@ def test_E11_every_sampled_token_is_trained_once_or_left_out_with_a_reason(recor
     assert all(found.left_out.values())
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(records(), st.integers())
 def test_I4_roles_reasons_and_loss_inputs_do_not_depend_on_the_order_of_arrival(record: list[Said], seed: int) -> None:
     order = list(range(len(record)))
@@ -128,7 +128,7 @@ def test_I4_roles_reasons_and_loss_inputs_do_not_depend_on_the_order_of_arrival(
     assert both[0] == both[1]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(records())
 def test_a_tree_has_one_leaf_and_one_more_for_each_fork_and_parents_come_first(record: list[Said]) -> None:
     found = recovered(record, BranchesSection())

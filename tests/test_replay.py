@@ -13,10 +13,19 @@ from appliance.config import RunConfig
 from appliance.errors import StoreError
 from appliance.lossinputs import digests
 from appliance.replay import replay
+from appliance.retention import prune
 from appliance.store import CallDraft, Store
 from appliance.train.steprows import step_rows
-from appliance.trained import note
-from appliance.types import Purpose, Reward, RolloutPlan, Sample, StopReason
+from appliance.trained import note, verdicts
+from appliance.transcript import calls
+from appliance.types import Purpose, Reward, RolloutPlan, RunState, Sample, StopReason
+
+USER = {"role": "user", "content": "please do it"}
+TWO = {"role": "assistant", "content": "two"}
+WORDS = [
+    json.dumps({"messages": messages, "tools": [], "answer": {"role": "assistant", "content": answer}}).encode()
+    for messages, answer in (([USER], "one"), ([USER], "two"), ([USER, TWO, {"role": "user", "content": "go"}], "done"))
+]
 
 
 @pytest.fixture
@@ -36,11 +45,11 @@ def trained(store: Store, step: int, rewards: list[float]) -> None:
             sample = Sample(np.array(prompt, np.int32), ids, logprobs, StopReason.STOP, step - 1)
             store.add_call(
                 rollout.id,
-                CallDraft(sequence, "chat", b"", b"", b"{}", sample, "stop", float(sequence), sequence + 0.5),
+                CallDraft(sequence, "chat", b"", b"", WORDS[sequence], sample, "stop", float(sequence), sequence + 0.5),
             )
         store.grade(rollout.id, Reward(reward), "", {})
     made = step_rows(store, store.rollouts("r", Purpose.TRAIN, step), RunConfig())
-    note(store, "r", step, digests(made.rows))
+    note(store, "r", step, digests(made.rows), made.verdicts)
     store.open_step("r", step)
     store.close_step("r", step, made.metrics | {"loss": 0.5}, (step, Path("gone"), "0"))
 
@@ -50,6 +59,16 @@ def test_a_run_replays_bit_for_bit_without_its_adapters(store: Store) -> None:
     trained(store, 2, [1.0, 1.0])  # equal rewards: nothing was trained on
     found = replay(store, "r")
     assert (found.steps, found.rollouts, found.differences) == (2, 3, ())
+
+
+def test_it_replays_after_the_words_are_pruned_since_the_verdicts_on_calls_are_kept(store: Store) -> None:
+    trained(store, 1, [1.0, 0.0, 0.25])
+    store.move_run("r", RunState.RUNNING)
+    store.move_run("r", RunState.DONE)
+    prune(store, "r", "bodies")
+    assert replay(store, "r").differences == ()
+    assert verdicts(store, 1)[0].left_out == "a dead leaf: the harness asked the same again in call 1"
+    assert [call["left_out"][:11] for call in calls(store, 1)] == ["a dead leaf", "", ""]
 
 
 def test_a_changed_grade_changes_its_whole_group(store: Store) -> None:

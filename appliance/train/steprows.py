@@ -14,14 +14,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from appliance.advantage import Advantages, Rewards, dr_grpo, grpo, is_flat, rloo, shaped_for_length
-from appliance.branches import said
 from appliance.config import BranchesSection, RunConfig, TrainSection
 from appliance.errors import TrainingError
-from appliance.lossinputs import Recovered, recovered
+from appliance.lossinputs import Recovered, Verdict, verdicts_of
 from appliance.store import Store
 from appliance.train.batch import Index
 from appliance.train.batch import Sequence as TrainingRow
 from appliance.train.gae import Trajectory
+from appliance.trained import tree_of
 from appliance.tree import Row
 from appliance.types import Call, Credit, Rollout, RolloutState, StopReason
 from appliance.utilisation import Use, use
@@ -34,7 +34,7 @@ class StepRows:
     """What a step trains on, its metrics, and what is worth telling as (rollout id or None, message).
 
     trajectories: by rollout; empty unless a critic learns from them · on_policy: rollout → harness, of those whose
-    calls were all answered by the version that the step starts from.
+    calls were all answered by the version that the step starts from · verdicts: rollout → sequence → verdict.
     """
 
     rows: list[TrainingRow]
@@ -42,6 +42,7 @@ class StepRows:
     told: list[tuple[int | None, str]]
     trajectories: dict[int, Trajectory]
     on_policy: dict[int, str]
+    verdicts: dict[int, dict[int, Verdict]]
 
 
 def step_rows(store: Store, rollouts: Sequence[Rollout], config: RunConfig) -> StepRows:
@@ -56,15 +57,15 @@ def step_rows(store: Store, rollouts: Sequence[Rollout], config: RunConfig) -> S
     _refuse_without_ids(rollouts, calls)
     credits = credits_of(rollouts, config.train)
     whole, branches = Use(), Counter[str]()
-    made = StepRows([], {}, [(None, text) for text in _flat_groups(rollouts)], {}, {})
+    made = StepRows([], {}, [(None, text) for text in _flat_groups(rollouts)], {}, {}, {})
     for rollout in rollouts:
-        own = said(calls[rollout.id], store.conversations(rollout.id))
-        tree = recovered(own, config.branches)
+        own, tree = tree_of(store, rollout.id, config.branches, calls[rollout.id])
         credit = credits[rollout.id]
         whole += use(own, tree, is_trained=credit is not None)
         if credit is None:
             continue
         made.told.extend((rollout.id, f"rollout={rollout.id}: {text}") for text in _left_out(tree))
+        made.verdicts[rollout.id] = verdicts_of(own, tree)
         _count(branches, tree)
         _add(made, rollout.id, tree, calls[rollout.id], credit, config)
         if _versions(calls[rollout.id]) == {rollout.plan.step - 1}:

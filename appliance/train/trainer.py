@@ -125,7 +125,7 @@ class Trainer:
         inputs = step_rows(self.store, rollouts, self.config)
         for rollout_id, told in inputs.told:
             self.store.log("info", "trainer", told, self.run_id, rollout_id)
-        note(self.store, self.run_id, step, digests(inputs.rows))
+        note(self.store, self.run_id, step, digests(inputs.rows), inputs.verdicts)
         self._say_flat(step, rollouts, inputs)
         try:
             metrics = inputs.metrics | self._learn(step, inputs)

@@ -329,8 +329,21 @@ def _environment() -> dict[str, Any]:
 
 
 def from_record(stored: Mapping[str, Any]) -> RunConfig:
-    """The configuration that a run was started with, as the record holds it; the environment has no say."""
-    return _validate(dict(stored), "record")
+    """The configuration that a run was started with, as the record holds it; the environment has no say.
+
+    Keys that a later version dropped are passed over: old runs stay readable.
+    """
+    return _validate(_known(stored, RunConfig), "record")
+
+
+def _known(stored: Mapping[str, Any], section: type[Section]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, field in section.model_fields.items():
+        if name in stored:
+            kind = field.annotation
+            is_table = isinstance(kind, type) and issubclass(kind, Section) and isinstance(stored[name], Mapping)
+            found[name] = _known(stored[name], kind) if is_table else stored[name]  # type: ignore[arg-type]
+    return found
 
 
 def leaves(config: RunConfig) -> Iterator[tuple[str, object, str]]:

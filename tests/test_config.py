@@ -68,6 +68,13 @@ def test_a_recorded_configuration_ignores_the_environment(toml: Path, monkeypatc
     assert from_record(json.loads(config.model_dump_json())) == config
 
 
+def test_a_recorded_run_may_hold_keys_that_a_later_version_dropped() -> None:
+    stored = json.loads(resolve(None, {"train.steps": "3"}).model_dump_json())
+    stored["gone"] = 1
+    stored["engine"]["gone"] = {"too": 1}
+    assert from_record(stored) == resolve(None, {"train.steps": "3"})
+
+
 def test_every_key_has_a_meaning() -> None:
     assert all(meaning for _, _, meaning in leaves(resolve(None)))
 

@@ -1,0 +1,52 @@
+"""Commands by which rollouts leave the record, and conversations enter it."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from appliance.commands.printing import command_of, show
+from appliance.config import home
+
+FORMATS = ("atif", "harbor", "messages", "tokens", "parquet")
+
+
+def add(commands: Any) -> None:
+    """Adds export and import."""
+    command = command_of(
+        commands, "export", _export, "a run's rollouts as ATIF, a Harbor job, messages, tokens, Parquet"
+    )
+    command.epilog = "example: corral export demo-1129-101500-0a1b --format harbor --to jobs/demo"
+    command.add_argument("run", nargs="?", help="id of the run; the newest by default")
+    command.add_argument(
+        "--format", choices=FORMATS, required=True, help="atif and harbor make a folder, the others a file"
+    )
+    command.add_argument("--to", type=Path, required=True, metavar="TARGET", help="what is to be made; must not exist")
+    command.add_argument("--rollout", type=int, help="only this rollout")
+    command = command_of(commands, "import", _import, "conversations (ATIF or messages JSONL) as lessons of a run")
+    command.epilog = "example: corral import lessons.jsonl --run my-run --harness pi"
+    command.add_argument("file", type=Path, help="one ATIF trajectory, or a conversation a line")
+    command.add_argument("--run", required=True, help="id of a run that has no policy yet")
+    command.add_argument("--harness", default="imported", help="whose lessons they are where the file does not say")
+
+
+def _export(arguments: argparse.Namespace) -> None:
+    from appliance.export.leaving import export
+    from appliance.record import newest, reading
+
+    with reading(home()) as store:
+        run = arguments.run or newest(store).id
+        found = export(store, run, arguments.format, arguments.to, arguments.rollout)
+    show(arguments, found, f"run {found['run']}: {found['documents']} documents in {found['target']}")
+
+
+def _import(arguments: argparse.Namespace) -> None:
+    from appliance.export.entering import bring_in
+    from appliance.record import changing
+
+    with changing(home()) as store:
+        found = bring_in(store, arguments.run, arguments.file, arguments.harness)
+        run = store.run(arguments.run).id
+    text = f"run {run}: {len(found)} conversations came in as lessons; they have no token ids"
+    show(arguments, {"run": run, "rollouts": found}, text)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -56,7 +57,10 @@ class HttpLine:
     async def close(self) -> None:
         """Closes the idle connections."""
         while self._idle:
-            self._idle.pop()[1].close()
+            writer = self._idle.pop()[1]
+            writer.close()
+            with suppress(OSError):
+                await writer.wait_closed()
 
     async def _request(self, method: str, path: str, body: bytes, headers: str = "") -> Reply:
         head = f"{method} {self._prefix}{path} HTTP/1.1\r\n{self._head}{headers}content-length: {len(body)}\r\n\r\n"

@@ -60,7 +60,11 @@ class RemoteEngine:
         self._decoder = msgspec.json.Decoder(_Completion)
 
     async def __aenter__(self) -> RemoteEngine:
-        await self._find_model()
+        try:
+            await self._find_model()
+        except BaseException:
+            await self._line.close()
+            raise
         return self
 
     async def __aexit__(
@@ -81,13 +85,18 @@ class RemoteEngine:
         length = served[self.model].get("max_model_len")
         self.max_model_len = length if isinstance(length, int) else None
 
-    async def probe(self, prompt: Sequence[int]) -> None:
-        """Ids and logprobs come back and are at the sampling temperature; EngineError says what is not so."""
+    async def probe(self, prompt: Sequence[int], temperature: float = 1.0) -> None:
+        """Ids and logprobs come back, at the sampling temperature; EngineError says what is not so.
+
+        At temperature 1 all servers agree on what that is; at another, theirs must be the processed logprobs.
+        """
         gaps = []
-        for temperature in (1.0, PROBE_TEMPERATURE):
-            choice = await self._complete(list(prompt), {"temperature": temperature, "max_tokens": 1, "logprobs": 5})
+        for at in (1.0, PROBE_TEMPERATURE) if temperature != 1.0 else (1.0,):
+            choice = await self._complete(list(prompt), {"temperature": at, "max_tokens": 1, "logprobs": 5})
             tops = choice.logprobs.top_logprobs or [{}]
             gaps.append(dict(tops[0] or {}))
+        if len(gaps) == 1:
+            return
         common = sorted(gaps[0].keys() & gaps[1].keys(), key=lambda key: -gaps[0][key])
         if len(common) < 2:
             raise EngineError("bad_probe", f"{self.url} gives too few logprobs to check the temperature")

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from appliance.config import BranchesSection, from_record
+from appliance.errors import StoreError
 from appliance.store import Store
 from appliance.trained import tree_of
+from appliance.types import Call
 
 
 def calls(store: Store, rollout_id: int) -> list[dict[str, Any]]:
@@ -21,6 +23,7 @@ def calls(store: Store, rollout_id: int) -> list[dict[str, Any]]:
         conversation = json.loads(text) if text else None
         found.append(
             {
+                "call": call.id,
                 "sequence": call.sequence,
                 "wire": call.wire,
                 "delivered": call.delivered,
@@ -41,6 +44,16 @@ def calls(store: Store, rollout_id: int) -> list[dict[str, Any]]:
 def _settings(store: Store, rollout_id: int) -> BranchesSection:
     (row,) = store.rows("SELECT config FROM runs r JOIN rollouts o ON o.run_id = r.id WHERE o.id=?", rollout_id)
     return from_record(json.loads(row["config"])).branches
+
+
+def one_call(store: Store, call_id: int) -> tuple[Call, Any]:
+    """A call by its number in the record, and its conversation; StoreError when there is none."""
+    found = store.rows("SELECT rollout_id FROM calls WHERE id=?", call_id)
+    recorded = store.calls(found[0]["rollout_id"]) if found else []
+    for call, text in zip(recorded, store.conversations(found[0]["rollout_id"]) if found else [], strict=True):
+        if call.id == call_id:
+            return call, json.loads(text) if text else None
+    raise StoreError(f"the record holds no call {call_id}", "`corral calls ROLLOUT --json` shows their numbers")
 
 
 def calls_text(found: Sequence[dict[str, Any]]) -> str:

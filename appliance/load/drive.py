@@ -54,19 +54,30 @@ class Found:
         return 1e3 * ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else float("nan")
 
 
-def load(target: Target, num_clients: int, num_calls: int, num_tokens: int, stagger_s: float) -> Found:
-    """`num_clients` conversations at once of `num_calls` calls each; their starts are spread over `stagger_s`."""
-    return asyncio.run(_load(target, num_clients, num_calls, num_tokens, stagger_s))
+@dataclass(frozen=True, slots=True)
+class Size:
+    """`num_clients` conversations at once, calls `first` to `last` of each; starts are spread over `stagger_s`."""
+
+    num_clients: int
+    num_tokens: int
+    first: int
+    last: int
+    stagger_s: float = 0.0
 
 
-async def _load(target: Target, num_clients: int, num_calls: int, num_tokens: int, stagger_s: float) -> Found:
+def load(target: Target, size: Size) -> Found:
+    """Makes the calls and says how it went."""
+    return asyncio.run(_load(target, size))
+
+
+async def _load(target: Target, size: Size) -> Found:
     found = Found(rss_before=rss(target.pids))
     cpu, started = cpu_s(target.pids), time.perf_counter()
 
     async def converse(number: int) -> None:
         client = HttpLine(f"http://127.0.0.1:{target.port}", {"user-agent": "bench/1"})
-        await asyncio.sleep(stagger_s * number / num_clients)
-        for body in islice(bodies(number, num_tokens), num_calls):
+        await asyncio.sleep(size.stagger_s * number / size.num_clients)
+        for body in islice(bodies(number, size.num_tokens), size.first, size.last):
             asked = time.perf_counter()
             reply = await client.post(target.path(number), body, target.headers)
             if reply.status == 200:
@@ -76,7 +87,7 @@ async def _load(target: Target, num_clients: int, num_calls: int, num_tokens: in
                 found.failure = found.failure or f"{reply.status} {reply.body[:300]!r}"
         await client.close()
 
-    await asyncio.gather(*(converse(number) for number in range(num_clients)))
+    await asyncio.gather(*(converse(number) for number in range(size.num_clients)))
     found.wall_s = time.perf_counter() - started
     found.cpu_s, found.rss_after = cpu_s(target.pids) - cpu, rss(target.pids)
     return found

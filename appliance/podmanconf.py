@@ -103,6 +103,11 @@ class PodmanPlaces:
             run = (user_run if user_run.is_dir() else Path(f"/tmp/corral-{os.geteuid()}")) / "corral" / key
         return cls(settings=home / "podman", storage=home / "podman" / "storage", run=run)
 
+    def beside(self, url: str) -> PodmanPlaces:
+        """Places for another Podman service on this machine, which Corral uses and does not keep."""
+        run = self.run.with_name(hashlib.sha256(f"{self.run} {url}".encode()).hexdigest()[:12])
+        return PodmanPlaces(settings=self.settings, storage=self.storage, run=run)
+
     @property
     def socket(self) -> Path:
         """The private service's Unix socket."""

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from anyio.abc import Process
 
-from appliance.errors import HostError
+from appliance.errors import HostError, SandboxError
 
 if TYPE_CHECKING:
     from podman.api.client import APIResponse
@@ -159,6 +159,29 @@ class PodmanService:
                 start_new_session=True,  # Ctrl-C is for Corral, which still needs the service to clean up
             )  # fmt: skip
         return process
+
+
+class ForeignService:
+    """A Podman service that somebody else keeps, at a Unix socket; it comes and goes as it likes."""
+
+    def __init__(self, url: str) -> None:
+        scheme, _, path = url.partition("://")
+        if scheme != "unix" or not path.startswith("/"):
+            remedy = "write for example unix:///run/podman/podman.sock; other machines: see docs/scale.md"
+            raise HostError(f"rollout.hosts: {url!r} is no address of a Podman service on this machine", remedy)
+        self.url = url
+        self.socket = Path(path)
+        self.starts = 1
+        self.pid = 0
+
+    async def ensure(self) -> bool:
+        """Return while it answers; SandboxError `lost`, which fails what is placed on it, when it does not."""
+        if not await _answers(self.socket):
+            raise SandboxError("lost", f"the Podman host {self.url} does not answer")
+        return False
+
+    async def stop(self) -> None:
+        """It is not ours to stop."""
 
 
 @dataclass(frozen=True, slots=True)

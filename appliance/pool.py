@@ -61,7 +61,12 @@ class Host:
         """Memory that is neither used nor promised to a sandbox; of an ill host none."""
         if time.monotonic() - self.lost_at < LOST_S:
             return -1
-        return await self.podman.free_memory() - self.placed_bytes
+        try:
+            info = await self.podman.request("GET", "/info")
+        except SandboxError:
+            self.lost_at = time.monotonic()
+            return -1
+        return int(info["host"]["memFree"]) - self.placed_bytes
 
 
 @dataclass(eq=False, slots=True)
@@ -112,6 +117,7 @@ class Pool:
     _wake: anyio.Event = field(default_factory=anyio.Event)
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
     _tasks: TaskGroup | None = None
+    _placing: anyio.Lock = field(default_factory=anyio.Lock)
 
     async def __aenter__(self) -> Pool:
         self._tasks = await anyio.create_task_group().__aenter__()
@@ -155,8 +161,9 @@ class Pool:
 
     async def _make(self, kind: Kind) -> Slot:
         """One slot on the host with the most memory left; SandboxError when none can make it."""
-        host = await self._choose()
-        host.placed_bytes += kind.limits.memory_bytes
+        async with self._placing:  # so that what one is promised counts for the next
+            host = await self._choose()
+            host.placed_bytes += kind.limits.memory_bytes
         name = f"{os.getpid()}-{next(self._numbers)}"
         traits = host.podman.traits
         workshop = Workshop(self.folder / name, traits, kind.limits.disk_bytes, kind.limits.num_files)

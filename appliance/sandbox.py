@@ -11,7 +11,6 @@ Every method raises SandboxError, which fails one rollout, and HostError only wh
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
@@ -41,7 +40,15 @@ from appliance.errors import HostError, SandboxError
 from appliance.launch import IsBusy, Outcome, Started, idles, not_started, overflowed, say
 from appliance.oom import OomWatch, watch_oom
 from appliance.podmanconf import HostTraits, PodmanPlaces, podman_environment
-from appliance.podmanservice import Gone, PodmanApi, PodmanService, Refused, remove_dead_sockets, runtime_containers
+from appliance.podmanservice import (
+    ForeignService,
+    Gone,
+    PodmanApi,
+    PodmanService,
+    Refused,
+    remove_dead_sockets,
+    runtime_containers,
+)
 
 __all__ = ["PROXY_PORT", "PROXY_SOCKET", "Limits", "Mount", "Outcome", "Podman", "SandboxSpec", "Started"]
 
@@ -50,6 +57,7 @@ Names: TypeAlias = list[str]  # inside the class below, `list` is its method
 Labelled: TypeAlias = list[tuple[str, dict[str, str]]]
 OUTPUT_BYTES = 16 * 1024
 TEARDOWN_S = 30.0
+FOREIGN_TEARDOWN_S = 5.0
 START_S = 60.0
 RECONCILE_TRIES = 4
 MOST_WAITING = 1024  # threads that wait for the end of a sandbox
@@ -61,10 +69,16 @@ class Podman:
     Inside the block a service that dies is started again; calls in flight then raise SandboxError.
     """
 
-    def __init__(self, home: Path, at_once: int = 8) -> None:
+    def __init__(self, home: Path, at_once: int = 8, url: str = "") -> None:
+        """`url`: another service than our own, unix:///…, over its own storage and images."""
         self._places = PodmanPlaces.under(home)
         self._traits = HostTraits.read()
-        self._service = PodmanService(self._places.run, podman_environment(home))
+        self._service: PodmanService | ForeignService
+        if url:
+            self._places = self._places.beside(url)
+            self._service = ForeignService(url)
+        else:
+            self._service = PodmanService(self._places.run, podman_environment(home))
         self._api = PodmanApi(self._service.socket)
         # A wait holds its thread for a whole rollout, so waits must not use up the threads of the rest.
         self._waits = anyio.CapacityLimiter(MOST_WAITING)
@@ -72,7 +86,16 @@ class Podman:
         self._ours: set[str] = set()
 
     async def __aenter__(self) -> Self:
-        await self._service.ensure()
+        if isinstance(self._service, PodmanService):
+            await self._service.ensure()
+            return self
+        try:
+            await self._service.ensure()
+            graph_root = (await self.request("GET", "/info"))["store"]["graphRoot"]
+        except SandboxError as error:
+            remedy = f"start it (podman system service --time=0 {self._service.url}) or take it out of rollout.hosts"
+            raise HostError(error.message, remedy) from error
+        self._places = replace(self._places, storage=Path(graph_root))
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -137,21 +160,9 @@ class Podman:
 
     async def remove(self, name: str) -> None:
         """Have it gone with all its processes, also under cancellation; SandboxError `lost` if in vain."""
+        self._ours.discard(name)  # from now on a reconciliation may remove it, should this fail
         if not await self._remove_surely(name):  # it may still write to the folders that are graded next
             raise SandboxError("lost", f"sandbox {name} could not be removed in {TEARDOWN_S:.0f} s")
-        self._ours.discard(name)
-
-    async def bare_lifecycle(self, image: str, argv: tuple[str, ...]) -> None:
-        """What Podman alone takes for one container, as a yardstick: no network, and nothing of ours."""
-        name = f"corral-bare-{os.urandom(6).hex()}"
-        request = {"name": name, "image": image, "command": list(argv), "netns": {"nsmode": "none"},
-                   "labels": {OWNER_LABEL: "1"}}  # fmt: skip
-        await self._request("POST", "/containers/create", body=request)
-        try:
-            await self._request("POST", f"/containers/{name}/start")
-            await self._wait(name)
-        finally:
-            await self.remove(name)
 
     async def list(self, labels: Mapping[str, str]) -> Names:
         """Names of the sandboxes that carry all these labels, running or not."""
@@ -162,7 +173,7 @@ class Podman:
         """Name and labels of every sandbox in this storage, whoever made it."""
         await self._ready()
         wanted = json.dumps({"label": [f"{OWNER_LABEL}=1"]})
-        body = await self._request("GET", "/containers/json", params={"all": "true", "filters": wanted})
+        body = await self.request("GET", "/containers/json", params={"all": "true", "filters": wanted})
         return [(entry["Names"][0], entry["Labels"] or {}) for entry in body]
 
     async def reconcile(self, labels: Mapping[str, str]) -> Names:
@@ -193,14 +204,6 @@ class Podman:
             raise _lost(error) from error
         return True
 
-    async def free_memory(self) -> int:
-        """Bytes of memory that are free on its host; -1 when it does not answer."""
-        try:
-            await self._ready()
-            return int((await self._request("GET", "/info"))["host"]["memFree"])
-        except (SandboxError, HostError):
-            return -1
-
     async def _ready(self) -> None:
         """Have a service; one that died may have left containers that its successor does not know."""
         if await self._service.ensure() and self._service.starts > 1:
@@ -210,7 +213,7 @@ class Podman:
         """Remove what the OCI runtime has of our storage and Podman does not know; the ids."""
         # The runtime is asked first: what it starts in between is then known to Podman, or not in its answer.
         listed = await to_thread.run_sync(runtime_containers, self._places.storage)
-        known = {entry["Id"] for entry in await self._request("GET", "/containers/json", params={"all": "true"})}
+        known = {entry["Id"] for entry in await self.request("GET", "/containers/json", params={"all": "true"})}
         forgotten = [container for container in listed if container.id not in known]
         for container in forgotten:
             await to_thread.run_sync(container.delete)
@@ -224,7 +227,7 @@ class Podman:
 
     async def _half_made(self) -> Names:
         """Ids of containers of which only the storage was made; the young ones may be in the making."""
-        listed = await self._request("GET", "/containers/json", params={"all": "true", "external": "true"})
+        listed = await self.request("GET", "/containers/json", params={"all": "true", "external": "true"})
         old = time.time() - START_S
         return [
             entry["Id"]
@@ -295,7 +298,7 @@ class Podman:
             raise _lost(error) from error
 
     async def _state(self, name: str) -> dict[str, Any]:
-        body = await self._request("GET", f"/containers/{name}/json")
+        body = await self.request("GET", f"/containers/{name}/json")
         return dict(body["State"])
 
     async def _end(self, spec: SandboxSpec, counters: Counters, is_busy: IsBusy) -> tuple[int | None, bool]:
@@ -337,7 +340,8 @@ class Podman:
 
     async def _remove_surely(self, name: str) -> bool:
         """Remove even under cancellation and after a service death, within a bound; False if in vain."""
-        with anyio.move_on_after(TEARDOWN_S, shield=True):
+        is_foreign = isinstance(self._service, ForeignService)  # we cannot start it again
+        with anyio.move_on_after(FOREIGN_TEARDOWN_S if is_foreign else TEARDOWN_S, shield=True):
             while True:
                 try:
                     await self._ready()
@@ -363,10 +367,10 @@ class Podman:
             else:
                 return
 
-    async def _request(
+    async def request(
         self, method: str, path: str, params: Mapping[str, str] | None = None, body: object = None
     ) -> Any:
-        """A call whose refusal means nothing of its own."""
+        """One REST call; SandboxError `lost` when it is refused or not answered."""
         try:
             return await self._ask(method, path, params, body)
         except Refused as error:

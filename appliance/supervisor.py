@@ -13,8 +13,8 @@ import hashlib
 import signal
 import subprocess
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,17 +24,17 @@ from anyio.abc import TaskGroup
 
 from appliance import schedule, workshop
 from appliance.config import RunConfig, from_record, podman_home
-from appliance.errors import ApplianceError, CorralError, HostError, SandboxError, StoreError, first_of
+from appliance.errors import ApplianceError, CorralError, StoreError, first_of
 from appliance.harness import Harness
+from appliance.hosts import check_images, open_hosts, reconcile, reconciling
 from appliance.lock import lock
 from appliance.podmanconf import PodmanPlaces
-from appliance.pool import Host, Pool
+from appliance.pool import Pool
 from appliance.proxy import Limits as ProxyLimits
 from appliance.proxy import Proxy
 from appliance.reloading import reloading
 from appliance.rollout import Place, make_rollout
 from appliance.sampler import Sampler
-from appliance.sandbox import Podman
 from appliance.shelf import Shelf
 from appliance.store import Run, Store
 from appliance.tasks import Pack, load_pack
@@ -44,7 +44,6 @@ from appliance.types import Purpose, Rollout, RolloutPlan, RunState
 
 COMMAND_POLL_S = 0.5
 PROGRESS_S = 5.0
-RECONCILE_EVERY_S = 60.0
 
 
 class Drained(Exception):
@@ -205,22 +204,21 @@ class Supervisor:
     async def _open_place(self, stack: AsyncExitStack, harnesses: Mapping[str, Harness]) -> Place:
         from appliance.images import base_ref, image_ref
 
-        podman = await stack.enter_async_context(Podman(podman_home(self.home), self.config.rollout.parallel))
-        labels = {"corral.owner": owner_of(self.home), "corral.run": self.run.id}
-        await self._reconcile([podman], "left behind by an earlier supervisor")
+        settings, owner = self.config.rollout, owner_of(self.home)
+        hosts = await open_hosts(stack, podman_home(self.home), settings.hosts, settings.parallel)
+        await reconcile(hosts, owner, "left behind by an earlier supervisor", self.log)
         await to_thread.run_sync(self._sweep)
         images = {name: image_ref(h) for name, h in harnesses.items()}
-        for name, ref in (*images.items(), ("base", base_ref())):
-            if not await podman.image_exists(ref):
-                raise HostError(f"the image of {name} is missing ({ref})", "build it: corral images build")
+        await check_images(hosts, {**images, "base": base_ref()})
         for name, harness in harnesses.items():
             self.store.note_harness(name, harness.version, harness.wire, images[name])
         proxy = await stack.enter_async_context(
             Proxy(self.store, proxy_directory(self.home), proxy_limits(self.config))
         )
-        pool = Pool([Host(podman)], self.home / "sandboxes", labels, self.config.rollout.parallel)
+        labels = {"corral.owner": owner, "corral.run": self.run.id}
+        pool = Pool(hosts, self.home / "sandboxes", labels, settings.parallel)
         await stack.enter_async_context(pool)
-        await stack.enter_async_context(self._reconciling([podman]))
+        await stack.enter_async_context(reconciling(hosts, owner, self.log))
         place = Place(
             run_id=self.run.id,
             config=self.config,
@@ -231,29 +229,9 @@ class Supervisor:
             images=images,
             grader_image=base_ref(),
         )
-        watch = reloading(self.home, place.harnesses, place.images, podman.image_exists, self.log)
+        watch = reloading(self.home, place.harnesses, place.images, hosts[0].podman.image_exists, self.log)
         await stack.enter_async_context(watch)
         return place
-
-    @asynccontextmanager
-    async def _reconciling(self, podmans: Sequence[Podman]) -> AsyncIterator[None]:
-        """Every minute look for what a fault left behind, as at the start."""
-        async with anyio.create_task_group() as group:
-
-            async def keep() -> None:
-                while True:
-                    await anyio.sleep(RECONCILE_EVERY_S)
-                    with suppress(SandboxError):  # a host that does not answer fails its own rollouts
-                        await self._reconcile(podmans, "that nobody started or Podman forgot")
-
-            group.start_soon(keep)
-            yield
-            group.cancel_scope.cancel()
-
-    async def _reconcile(self, podmans: Sequence[Podman], why: str) -> None:
-        for podman in podmans:
-            for name in await podman.reconcile({"corral.owner": owner_of(self.home)}):
-                self.log("warning", "sandbox", f"removed {name}, {why}")
 
     async def _cold_start(self, place: Place) -> None:
         self.store.begin_phase(self.run.id, "teach")

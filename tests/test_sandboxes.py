@@ -179,7 +179,7 @@ async def left_behind(folder: Path) -> list[str]:
     places = PodmanPlaces.under(podman_home(home()))
     async with Podman(podman_home(home())) as podman:
         left = await podman.list({"corral.owner": owner_of(folder)})
-        known = {entry["Id"] for entry in await podman._request("GET", "/containers/json", {"all": "true"})}
+        known = {entry["Id"] for entry in await podman.request("GET", "/containers/json", {"all": "true"})}
     left += [c.id for c in runtime_containers(places.storage) if c.id not in known]
     left += [str(path) for path in (folder / "sandboxes").glob("*")]
     left += [line for line in Path("/proc/mounts").read_text().splitlines() if str(folder) in line]

@@ -12,6 +12,7 @@ from tiny_policy import make_base, make_policy
 
 from appliance.config import RunConfig, resolve
 from appliance.errors import TrainingError
+from appliance.replay import replay
 from appliance.store import CallDraft, Store
 from appliance.train.policy import save_adapter
 from appliance.train.trainer import Trainer
@@ -80,6 +81,8 @@ def test_a_step_records_its_numbers_under_trls_names_and_as_tensorboard_files(ba
         "sampling/importance_sampling_ratio/mean", "reward/pi", "reward/codex", "logprob_gap/pi", "logprob_gap/codex",
     ):  # fmt: skip
         assert name in found, name
+    again = replay(run.store, "r")
+    assert again.differences == () and again.rollouts == 4  # what the trainer noted is what the record gives
     assert found["reward/codex"] == 0.75 and found["completions/mean_length"] == 12
     (events,) = (tmp_path / "runs" / "r" / "tensorboard").iterdir()
     written = {v.tag: v.simple_value for e in events_of(events) for v in e.summary.value}
@@ -110,6 +113,7 @@ def test_ppo_warms_its_critic_up_then_trains_and_resumes_with_it(base: Path, tmp
     found = run.metrics(2)
     assert {number: sha256 for number, _, sha256 in run.store.versions("r")}[2] != versions[1]
     assert found["loss"] != 0 and found["value_loss"] > 0 and found["value_grad_norm"] > 0
+    assert replay(run.store, "r").differences == ()
 
 
 def test_a_kl_term_is_measured_against_version_zero(base: Path, tmp_path: Path) -> None:

@@ -111,7 +111,7 @@ def test_packs_hold_every_term_once_within_the_budget_in_an_order_of_their_own(s
         assert np.array_equal(p.targets, q.targets) and np.array_equal(p.advantages, q.advantages)
 
 
-def test_the_trained_tokens_are_exactly_the_sampled_tokens_of_the_calls() -> None:
+def test_E11_the_trained_tokens_are_exactly_the_sampled_tokens_of_the_calls() -> None:
     def sample(prompt: list[int], sampled: list[int]) -> Sample:
         logprobs = -np.arange(1, len(sampled) + 1, dtype=np.float32) - len(prompt)
         return Sample(np.array(prompt, np.int32), np.array(sampled, np.int32), logprobs, StopReason.STOP, 0)

@@ -74,13 +74,13 @@ def difference(a: Tensor, b: Tensor) -> float:
     return float((a - b).norm() / b.norm())
 
 
-def test_a_chain_is_a_plain_row(base: Path) -> None:
+def test_E1_a_chain_is_a_plain_row(base: Path) -> None:
     policy = make_policy(base)
     chain = row([3, 9, 27, 81, 4, 16, 64], range(3, 7))
     assert difference(packed_gradient(policy, pack([chain], 100)), flat_gradient(policy, [chain])) < 1e-5
 
 
-def test_I7_a_packed_forest_has_the_gradient_of_its_flat_rows_at_every_budget_and_order(base: Path) -> None:
+def test_E3_I7_a_packed_forest_has_the_gradient_of_its_flat_rows_at_every_budget_and_order(base: Path) -> None:
     policy = make_policy(base)
     sequences = forest()
     flat = flat_gradient(policy, sequences)
@@ -113,7 +113,7 @@ def test_runs_are_spans_wherever_they_are_cut(monkeypatch: pytest.MonkeyPatch) -
             assert difference(mine, theirs) < 1e-5
 
 
-def test_a_token_has_one_logprob_on_every_path_through_it(base: Path) -> None:
+def test_E2_a_token_has_one_logprob_on_every_path_through_it(base: Path) -> None:
     policy = make_policy(base)
     both = [row([3, 9, 27, 81, 4], range(2, 5), 1.0, 0), row([3, 9, 27, 81, 5, 6], range(2, 6), -1.0, 1)]
     (p,) = pack(both, 100)
@@ -123,7 +123,7 @@ def test_a_token_has_one_logprob_on_every_path_through_it(base: Path) -> None:
     assert torch.allclose(logprobs, torch.cat(alone), atol=1e-5)
 
 
-def test_a_changed_token_in_one_branch_leaves_the_other_bit_identical(base: Path) -> None:
+def test_E10_a_changed_token_in_one_branch_leaves_the_other_bit_identical(base: Path) -> None:
     policy = make_policy(base)
     mine = row([3, 9, 27, 81, 4, 8], range(3, 6), 1.0, 0)
     logprobs = []
@@ -133,7 +133,7 @@ def test_a_changed_token_in_one_branch_leaves_the_other_bit_identical(base: Path
     assert torch.equal(*logprobs)
 
 
-def test_chunked_logits_are_full_logits(base: Path) -> None:
+def test_E12_chunked_logits_are_full_logits(base: Path) -> None:
     policy = make_policy(base)
     packs = pack(forest(), 4096)
     full = packed_gradient(policy, packs)
@@ -141,7 +141,7 @@ def test_chunked_logits_are_full_logits(base: Path) -> None:
     assert difference(packed_gradient(policy, packs), full) < 1e-6
 
 
-def test_nan_where_nothing_was_sampled_changes_nothing(base: Path) -> None:
+def test_E15_nan_where_nothing_was_sampled_changes_nothing(base: Path) -> None:
     policy = make_policy(base)
     clean = forest()
     dirty = [
@@ -154,7 +154,7 @@ def test_nan_where_nothing_was_sampled_changes_nothing(base: Path) -> None:
 
 
 @pytest.mark.parametrize("quantization", ["none", "nf4"])
-def test_without_its_adapter_the_policy_is_its_base(base: Path, quantization: str) -> None:
+def test_E13_without_its_adapter_the_policy_is_its_base(base: Path, quantization: str) -> None:
     policy = make_policy(base, quantization)  # type: ignore[arg-type]
     fresh = load_policy(base, tiny_settings(quantization))  # type: ignore[arg-type]
     (p,) = pack(forest(), 4096)
@@ -165,7 +165,7 @@ def test_without_its_adapter_the_policy_is_its_base(base: Path, quantization: st
     assert base_fingerprint(policy) == base_fingerprint(fresh)
 
 
-def test_the_served_folder_has_the_values_of_the_nf4_base(base: Path, tmp_path: Path) -> None:
+def test_E16_the_served_folder_has_the_values_of_the_nf4_base(base: Path, tmp_path: Path) -> None:
     export_served(base, BaseSettings("nf4"), tmp_path / "served")
     served = AutoModelForCausalLM.from_pretrained(tmp_path / "served", local_files_only=True).eval()
     assert {p.dtype for p in served.parameters()} == {torch.float32}

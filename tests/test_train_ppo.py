@@ -19,6 +19,7 @@ from appliance.train.critic import Critic, CriticSettings
 from appliance.train.gae import GaeSettings, Trajectory
 from appliance.train.policy import Policy, base_fingerprint, save_adapter
 from appliance.train.ppo import Batch, PpoSettings, learn
+from appliance.train.ranks import Ranks
 from appliance.train.update import UpdateSettings, make_optimizer
 
 FREE = UpdateSettings(row_tokens=90, max_grad_norm=1e9)
@@ -47,9 +48,9 @@ def a_batch(sequences: list[Sequence] | None = None) -> Batch:
     return Batch(timed, trajectories)
 
 
-def a_critic(policy: Policy, settings: CriticSettings = PLAIN) -> Critic:
+def a_critic(policy: Policy, settings: CriticSettings = PLAIN, ranks: Ranks | None = None) -> Critic:
     """Shaken, so that its values are far from 0 and both halves of its adapter have a gradient."""
-    critic = Critic(policy, settings, seed=1)
+    critic = Critic(policy, settings, 1, ranks)
     generator = torch.Generator().manual_seed(9)
     with torch.no_grad():
         for parameter in critic.parameters():

@@ -48,6 +48,21 @@ def test_I7_two_ranks_have_the_gradients_of_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_E9_two_ranks_have_the_gradients_of_one_with_a_critic_too(tmp_path: Path) -> None:
+    base = make_base(tmp_path / "base")
+    found = []
+    for ranks in (1, 2):
+        ended = torchrun(base, tmp_path / f"out{ranks}", "critic", ranks)
+        assert ended.returncode == 0, ended.stderr[-2000:]
+        found += [torch.load(tmp_path / f"out{ranks}" / f"rank{r}.pt", weights_only=False)[0] for r in range(ranks)]
+    one, first, second = found
+    assert one.shape[0] == 7  # as above, then two minibatches of the policy and two of the critic
+    for mine, alone in zip(first, one, strict=True):
+        assert float((mine - alone).norm() / alone.norm()) < 1e-5  # its targets are fp32 values of other packs
+    assert torch.equal(first, second)
+
+
+@pytest.mark.slow
 def test_a_rank_that_dies_ends_the_others_and_is_named(tmp_path: Path) -> None:
     from appliance.trainchild import ROOT_CAUSE
 

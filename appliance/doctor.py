@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 import shutil
 import subprocess
@@ -13,15 +14,14 @@ from typing import Any
 
 from appliance.config import CHECKOUT, podman_home
 from appliance.errors import ApplianceError
-from appliance.podmanconf import HostTraits
+from appliance.podmanconf import OLDEST_PODMAN, SUBIDS_REMEDY, HostTraits, has_subids, is_too_old, sandbox_mode
 from appliance.record import reading, record_path
+from appliance.seccomp import stock_profile
 from appliance.tasks import load_pack
 
 NEEDED_DISK_BYTES = 4 << 30
 NEEDED_MEMORY_BYTES = 6 << 30
 INSTALL = "run ./install.sh"
-
-SHOWN_LIMITS = frozenset({"memory", "pids", "cpu"})
 
 Check = tuple[bool, str, str]
 
@@ -32,6 +32,7 @@ def checks(home: Path) -> list[dict[str, Any]]:
         "python": _python,
         "packages": _packages,
         "podman": _podman,
+        "sandbox": _sandbox,
         "images": _images,
         "harnesses": _harnesses,
         "disk": _disk,
@@ -80,10 +81,19 @@ def _podman(home: Path) -> Check:
     if not program:
         return False, "podman is not installed", "install podman and runc or crun with the system's package manager"
     told = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)
-    traits = HostTraits.read()
-    limits = ", ".join(sorted(traits.controllers & SHOWN_LIMITS)) or "none (cgroup v2 gives a rootless user limits)"
-    mode = f"{'rootful' if traits.is_root else 'rootless'}, limits that apply: {limits}"
-    return told.returncode == 0, f"{told.stdout.strip()}, {mode}", "repair podman: `podman info` must work"
+    if told.returncode:
+        return False, f"podman --version: {told.stderr.strip()[-200:]}", "repair podman: `podman info` must work"
+    if is_too_old(told.stdout):
+        return False, told.stdout.strip(), f"install podman {OLDEST_PODMAN} or newer"
+    if os.geteuid() and not has_subids(getpass.getuser(), Path("/etc/subuid")):
+        return False, f"{told.stdout.strip()}, rootless, without ids of its own", SUBIDS_REMEDY
+    return True, told.stdout.strip(), ""
+
+
+def _sandbox(home: Path) -> Check:
+    """Which mode the sandboxes have here, and what is weaker in it than on a host that can do all."""
+    mode, weaker = sandbox_mode(HostTraits.read(), stock_profile() is not None)
+    return True, f"{mode}; weaker here: {'; '.join(weaker)}" if weaker else f"{mode}; nothing is weaker here", ""
 
 
 def _images(home: Path) -> Check:

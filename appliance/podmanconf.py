@@ -20,6 +20,16 @@ from appliance import seccomp
 from appliance.errors import HostError
 
 CAP_SYS_RESOURCE = 24
+LIMITS = frozenset({"cpu", "memory", "pids"})
+OLDEST_PODMAN = "4.3"
+SUBIDS_REMEDY = "sudo usermod --add-subuids 100000-165535 --add-subgids 100000-165535 $USER; podman system migrate"
+REMEDIES = {
+    r"subuid|subgid|newuidmap|newgidmap": SUBIDS_REMEDY,
+    r"no space left|quota exceeded": "free disk space, or set CORRAL_HOME to a folder with more",
+    r"hybrid mode|cgroups? v1": "install runc: crun does not take a host with cgroup v1",
+    r"permission denied|operation not permitted": "check who owns CORRAL_HOME, or run as another user",
+    r"no such file or directory.*(crun|runc)|(crun|runc).*not found": "install crun or runc",
+}
 CAP_SYS_ADMIN = 21
 AGENT_ID = 1000  # the user inside
 # The users of the sandboxes, as the host numbers them: a range that neither /etc/subuid nor systemd hands out.
@@ -121,6 +131,50 @@ class PodmanPlaces:
     def cgroup(self) -> str:
         """The cgroup under which all sandboxes of this storage lie, so that what is left of one can be found."""
         return f"corral-{self.run.name}"
+
+
+def sandbox_mode(traits: HostTraits, has_stock_profile: bool) -> tuple[str, list[str]]:
+    """(what the sandboxes of this host are, what is weaker in that than elsewhere)."""
+    limits = ", ".join(sorted(traits.controllers & LIMITS)) or "none"
+    version = "v2" if traits.has_cgroup_v2 else "v1"
+    mode = f"{'rootful' if traits.is_root else 'rootless'}, cgroup {version}, limits of {limits}"
+    weaker = []
+    if missing := sorted(LIMITS - traits.controllers):
+        weaker.append(f"no limit of {', '.join(missing)} (a rootless user gets them on cgroup v2 with systemd)")
+    if traits.is_root and not traits.can_map_ids:
+        weaker.append("no user namespace: the agent's user is one of this host's (needs Linux 5.19)")
+    else:
+        mode += ", a user namespace each"
+    if traits.can_mount:
+        mode += ", folders of a fixed size"
+    else:
+        weaker.append("workspace and HOME have no quota and are looked at every two seconds (only root can mount one)")
+    if not has_stock_profile:
+        weaker.append("the call filter refuses what is known as harmful, as no stock profile is installed")
+    return mode, weaker
+
+
+def is_too_old(told: str) -> bool:
+    """Whether a version that Podman told, in whatever words around it, is older than `OLDEST_PODMAN`."""
+    found = re.search(r"(\d+)\.(\d+)", told)
+    return found is not None and (int(found[1]), int(found[2])) < tuple(map(int, OLDEST_PODMAN.split(".")))
+
+
+def has_subids(user: str, file: Path) -> bool:
+    """Whether /etc/subuid gives this user ids; a range below 65536 is too small for an image."""
+    try:
+        lines = [line.split(":") for line in file.read_text().splitlines()]
+    except OSError:
+        return False
+    return any(len(f) == 3 and f[0] in (user, str(os.geteuid())) and int(f[2]) >= NUM_IDS for f in lines)
+
+
+def remedy_of(said: str) -> str:
+    """What to do about a Podman that does not start, by its last words."""
+    for words, remedy in REMEDIES.items():
+        if re.search(words, said, re.I):
+            return remedy
+    return "run `corral doctor`, or `podman info` by hand"
 
 
 def podman_environment(home: Path) -> dict[str, str]:

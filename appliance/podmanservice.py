@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import threading
 from collections.abc import Mapping
@@ -20,6 +21,7 @@ import anyio
 from anyio.abc import Process
 
 from appliance.errors import HostError, SandboxError
+from appliance.podmanconf import OLDEST_PODMAN, is_too_old, remedy_of
 
 if TYPE_CHECKING:
     from podman.api.client import APIResponse
@@ -139,12 +141,18 @@ class PodmanService:
             raise HostError(f"the Podman service could not be started: {error}", "run `corral doctor`") from error
         with anyio.move_on_after(READY_S):
             while process.returncode is None:
-                if await _answers(self.socket):
+                if told := await _answers(self.socket):
+                    await self._check_version(told)
                     return
                 await anyio.sleep(0.02)
         tail = log.read_text(errors="replace")[-1500:].strip()
         await self.stop()
-        raise HostError(f"the Podman service did not come up: {tail}", "run `corral doctor`, or `podman info` by hand")
+        raise HostError(f"the Podman service did not come up: {tail}", remedy_of(tail))
+
+    async def _check_version(self, told: str) -> None:
+        if is_too_old(told):
+            await self.stop()
+            raise HostError(f"Podman {told} is too old", f"install Podman {OLDEST_PODMAN} or newer")
 
     async def _spawn(self, log: Path) -> Process:
         self._run.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -212,14 +220,18 @@ def runtime_containers(storage: Path) -> list[RuntimeContainer]:
     return found
 
 
-async def _answers(path: Path) -> bool:
-    """Whether something listens and speaks HTTP on `path`."""
+async def _answers(path: Path) -> str:
+    """The version of the Podman that listens on `path`; '?' where it does not say, '' where nothing answers."""
     try:
         async with await anyio.connect_unix(path) as stream:
             await stream.send(b"GET /_ping HTTP/1.0\r\n\r\n")
-            return (await stream.receive(16)).startswith(b"HTTP/1.")
+            head = await stream.receive(4096)
     except (OSError, anyio.EndOfStream, anyio.BrokenResourceError):
-        return False
+        return ""
+    if not head.startswith(b"HTTP/1."):
+        return ""
+    found = re.search(rb"^Libpod-API-Version: ([\d.]+)", head, re.M | re.I)
+    return found[1].decode() if found else "?"
 
 
 def remove_dead_sockets(run: Path) -> None:

@@ -216,6 +216,11 @@ def containers_conf(places: PodmanPlaces, traits: HostTraits) -> str:
             "# root without CAP_SYS_RESOURCE cannot set Podman's stock limits",
             f'default_ulimits = ["nofile={files}:{files}", "nproc={processes}:{processes}"]',
         ]
+    if traits.can_map_ids:
+        containers += [
+            "# a key ring each would count against one mapped user, whom the kernel gives 200",
+            "keyring = false",
+        ]
     if not traits.has_cgroup_v2 and shutil.which("runc"):
         engine += ["# crun refuses a host that mounts cgroup v1 and v2 side by side", 'runtime = "runc"']
     if not traits.has_systemd_cgroups:

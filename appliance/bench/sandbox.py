@@ -36,7 +36,15 @@ def measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """The promised object, and a table that says the same."""
     import anyio
 
-    found = anyio.run(_measure, arguments)
+    from appliance.errors import first_of
+
+    try:
+        found = anyio.run(_measure, arguments)
+    except BaseExceptionGroup as group:
+        ours = first_of(group)
+        if ours is None:
+            raise
+        raise ours from group
     curves = found.pop("_curves")
     if arguments.svg is not None:
         from appliance.picture import curve_svg

@@ -222,7 +222,7 @@ def _is_codex(http: HttpRequest) -> bool:
 
 
 def _failed_stream(refusal: Refusal) -> Response:
-    """codex ends at any status 400, but compacts on an event that says what a 400 would say to others."""
+    """codex fails at any status 400; on this event it knows that its context is full, also while it compacts."""
     request = Request("responses", "", (), stream=True)
     events = responses.stream_start(request, "0") + responses.stream_error(request, "0", refusal.message, refusal.kind)
     return Response(events, media_type="text/event-stream")

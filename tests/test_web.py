@@ -174,7 +174,7 @@ async def test_an_engine_that_is_down_is_503_with_retry_after(tmp_path: Path, ca
         assert case.text((await post(at, case)).json()) == "done"
 
 
-async def test_codex_hears_of_a_full_context_in_the_event_on_which_it_compacts(tmp_path: Path) -> None:
+async def test_codex_hears_of_a_full_context_in_the_event_on_which_its_compaction_goes_on(tmp_path: Path) -> None:
     headers = {"originator": "codex_exec", "x-codex-turn-metadata": "{}"}
     path, body = RESPONSES.post("word " * 60, stream=True)
     async with running(tmp_path, context_length=60) as at, at.http() as http:

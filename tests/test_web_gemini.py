@@ -8,12 +8,15 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import anyio
 import httpx2
 import pytest
 from google import genai
 from google.genai import errors, types
 from google.genai.client import AsyncClient
 
+from appliance.errors import EngineError
+from appliance.proxy import Limits
 from tests.scripted_engine import DONE, THINK_AND_CALL, Place, running, spelled
 
 pytestmark = pytest.mark.anyio
@@ -116,3 +119,28 @@ async def test_errors_have_the_shape_of_this_api(tmp_path: Path) -> None:
         image = types.Content(role="user", parts=[types.Part.from_bytes(data=b"x", mime_type="image/png")])
         with pytest.raises(errors.ClientError, match="takes text only"):
             await ask(c, stream=False, contents=[image])
+
+
+async def test_an_engine_that_fails_in_a_stream_is_an_error_of_its_kind_which_clients_try_again(tmp_path: Path) -> None:
+    async with running(tmp_path) as at, client(at) as c:
+        at.engine.fault = EngineError("dead", "the engine ended")
+        with pytest.raises(errors.ServerError, match="the engine ended") as e:
+            await ask(c, stream=True, contents=[HI])
+        assert (e.value.code, e.value.status) == (503, "UNAVAILABLE")
+
+
+async def test_a_chat_that_was_kept_waiting_has_a_valid_history(tmp_path: Path) -> None:
+    async with running(tmp_path, DONE, limits=Limits(keep_alive_s=0.01)) as at, client(at) as c:
+        at.engine.held = anyio.Event()
+        chat = c.chats.create(model="m")
+        quiet = 0
+        async for chunk in await chat.send_message_stream("hi"):
+            quiet += not chunk.text
+            if quiet == 3:
+                at.engine.held.set()
+        assert len(chat.get_history(curated=True)) == len(chat.get_history()) > 1
+        # What is echoed are the parts as they came, quiet ones too: still the recorded turn.
+        async for _ in await chat.send_message_stream("more"):
+            pass
+        begin = len(at.engine.fed[0])
+        assert at.engine.fed[1][begin:][: len(spelled(DONE))].tolist() == spelled(DONE).tolist()

@@ -245,9 +245,9 @@ def stream_end(request: Request, answer: Answer, call_id: str, num_keep_alives: 
 
 
 def stream_error(request: Request, call_id: str, message: str, kind: str, num_keep_alives: int = 0) -> bytes:
-    """The end of a stream that failed after its headers were sent."""
+    """The end of a stream that failed after its headers were sent. Its clients look for an error outside of events."""
     body = error_body(503, message, kind)
-    return b"," + body + b"]" if request.is_array else b"data: " + body + b"\n\n"
+    return b"," + body + b"]" if request.is_array else body + b"\n\n"
 
 
 def error_body(status: int, message: str, kind: str) -> bytes:

@@ -118,6 +118,9 @@ class ColdstartSection(Section):
     )
     teacher_wire: Literal["chat", "messages"] = Field("chat", description="protocol of a teacher URL")
     teacher_model: str = Field("", description="model name sent to a teacher URL")
+    imports: tuple[str, ...] = Field(
+        (), description="files (ATIF, or JSONL of OpenAI messages) whose conversations are lessons too"
+    )
     rollouts: Positive = Field(48, description="teacher rollouts a harness")
     steps: Positive = Field(400, description="optimiser steps of the cold start")
     learning_rate: float = Field(1e-3, gt=0, description="peak learning rate of the cold start")

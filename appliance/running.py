@@ -14,6 +14,7 @@ import anyio
 
 from appliance.config import RunConfig, from_record, resolve
 from appliance.errors import ApplianceError, first_of
+from appliance.export.entering import bring_in, read
 from appliance.intervals import mean_reward, pass_at_1, pass_at_k, pass_hat_k
 from appliance.lock import supervisor_of
 from appliance.record import code_version, reading, writing
@@ -39,9 +40,14 @@ def create(home: Path, config: RunConfig) -> str:
     load_pack(config.pack_path)
     chosen_harnesses(config, home)
     config = _absolute(config)
+    imports = [Path(file).resolve() for file in config.coldstart.imports]
+    for file in imports:
+        list(read(file))  # what cannot be read stops it here, before there is a run
     run_id = f"{config.name}-{time.strftime('%m%d-%H%M%S')}-{secrets.token_hex(2)}"
     with writing(home) as store:
         store.create_run(run_id, config.name, config.model_dump(mode="json"), config.seed, code_version())
+        for file in imports:
+            bring_in(store, run_id, file, config.harnesses[0])
         apply_rule(store, config.record)
     folder = home / "runs" / run_id
     folder.mkdir(parents=True, exist_ok=True)

@@ -15,8 +15,10 @@ from appliance.config import RunConfig
 from appliance.errors import ExportError
 from appliance.export.entering import bring_in, read
 from appliance.export.leaving import export
+from appliance.record import reading
+from appliance.running import create
 from appliance.store import Store
-from appliance.types import Message, RunState
+from appliance.types import Message, Purpose, RunState
 
 
 @pytest.fixture
@@ -103,6 +105,20 @@ def test_the_cold_start_reads_imported_conversations(store: Store, tmp_path: Pat
     bring_in(store, "r2", tmp_path / "m.jsonl", "codex")
     (lesson,) = read_lessons(store, "r2")
     assert lesson.harness == "pi" and lesson.messages[-1] == Message("assistant", "There are 7.")
+
+
+def test_a_new_run_takes_the_lessons_that_its_configuration_names(store: Store, tmp_path: Path) -> None:
+    export(store, "r1", "messages", tmp_path / "m.jsonl", rollout=3)
+    home = tmp_path / "home"
+    run_id = create(home, RunConfig(coldstart={"imports": (str(tmp_path / "m.jsonl"),)}))
+    with reading(home) as made:
+        (lesson,) = made.rollouts(run_id, Purpose.TEACH)
+        assert lesson.reward == 1.0 and lesson.plan.task == "imported/m"
+    (tmp_path / "bad.jsonl").write_text("{}")
+    with pytest.raises(ExportError, match="no list `messages`"):
+        create(home, RunConfig(coldstart={"imports": (str(tmp_path / "bad.jsonl"),)}))
+    with reading(home) as made:
+        assert len(made.runs()) == 1
 
 
 @pytest.mark.parametrize(

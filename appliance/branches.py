@@ -82,14 +82,31 @@ def roles(calls: Sequence[Said], tree: Tree, numbers: Sequence[int]) -> list[Rol
     return reading.with_returns()
 
 
+class _Keys:
+    """Canonical forms of messages and answers, made when they are asked for: a rollout that never forks needs none."""
+
+    def __init__(self, calls: Sequence[Said]) -> None:
+        self._calls = calls
+        self._made: dict[int, list[tuple[object, ...]]] = {}
+
+    def __getitem__(self, i: int) -> list[tuple[object, ...]]:
+        if i not in self._made:
+            self._made[i] = [m.canonical() for m in self._calls[i].messages]
+        return self._made[i]
+
+    def answer(self, i: int) -> tuple[object, ...]:
+        """The answer's."""
+        return self._calls[i].answer.canonical()
+
+
 class _Reading:
     """Roles as they are found, earliest call first."""
 
     def __init__(self, calls: Sequence[Said], tree: Tree, numbers: Sequence[int]) -> None:
         self.calls = calls
         self.roles: dict[int, Role] = {}
-        self.keys = [[m.canonical() for m in c.messages] for c in calls]
-        self.answers = [c.answer.canonical() for c in calls]
+        self.headers = [headers(c.call) for c in calls]
+        self.keys = _Keys(calls)
         self.continued = _continued(tree, numbers)
         self.placed: list[int] = []
 
@@ -123,7 +140,7 @@ class _Reading:
         for rank, j in enumerate(self.placed):
             if not (self.calls[j].answer.content.strip() or self.calls[j].answer.tool_calls):
                 continue
-            at = [n for n, key in enumerate(self.keys[i]) if key == self.answers[j]]
+            at = [n for n, key in enumerate(self.keys[i]) if key == self.keys.answer(j)]
             if not at:
                 continue
             alike = sum(a == b for a, b in zip(self.keys[i], self.keys[j], strict=False))
@@ -206,16 +223,16 @@ class _Reading:
 
     def _marked(self, i: int, parent: int | None) -> Branch | None:
         """What the headers say; a call that goes on in a branch of its own keeps that branch."""
-        told, kind = headers(self.calls[i].call), self.calls[i].call.kind
+        told, kind = self.headers[i], self.calls[i].call.kind
         if parent is not None and self.roles[parent].branch is not Branch.CONTINUATION:
             return None
         if kind in (CallKind.AUXILIARY, CallKind.STRAY):
             return Branch.AUXILIARY
         if kind is CallKind.SUB_AGENT or any(header in told for header in SUB_AGENT_HEADERS):
             return Branch.SUB_AGENT
-        windows = {headers(self.calls[j].call).get(WINDOW_HEADER, "") for j in self.placed}
         thread, _, number = told.get(WINDOW_HEADER, "").rpartition(":")
-        earlier = {w.rpartition(":")[2] for w in windows if w.rpartition(":")[0] == thread and thread}
+        windows = [self.headers[j].get(WINDOW_HEADER, "").rpartition(":") for j in self.placed] if thread else []
+        earlier = {n for other, _, n in windows if other == thread}
         if earlier and number.isdigit() and all(n.isdigit() and int(n) < int(number) for n in earlier):
             return Branch.COMPACTION
         return None

@@ -85,8 +85,16 @@ def decoder(home: Path, run_id: str) -> Decode:
         path = home / "runs" / run_id / "model" / folder / "tokenizer.json"
         if path.exists():
             tokenizer = Tokenizer.from_file(str(path))
-            return lambda ids: str(tokenizer.decode(ids.tolist(), skip_special_tokens=False))
+            size = tokenizer.get_vocab_size(with_added_tokens=True)
+            return lambda ids: _in_vocabulary(tokenizer, size, ids)
     return _as_numbers
+
+
+def _in_vocabulary(tokenizer: Tokenizer, size: int, ids: TokenIds) -> str:
+    """Text of `ids`; with an id that is no token of this model, the numbers, so that it is seen."""
+    if len(ids) and not (int(ids.min()) >= 0 and int(ids.max()) < size):
+        return _as_numbers(ids)
+    return str(tokenizer.decode(ids.tolist(), skip_special_tokens=False))
 
 
 def _as_numbers(ids: TokenIds) -> str:

@@ -51,13 +51,14 @@ def _dead(i: int, calls: Sequence[Said], roles: Sequence[Role], continued: set[i
     """A leaf that a retry or regeneration left behind: a later call of the same branch asks the same again, or goes
     on from the same words without this answer.
     """
-    own = [m.canonical() for m in calls[i].messages]
-    if i in continued or not own or roles[i].reentered is not None:
+    place = (roles[i].branch, roles[i].parent)
+    rivals = [j for j, role in enumerate(roles) if j != i and (role.branch, role.parent) == place]
+    if i in continued or not calls[i].messages or roles[i].reentered is not None or not rivals:
         return ""
+    own = [m.canonical() for m in calls[i].messages]
     start, end = calls[i].call.started_at, calls[i].call.ended_at
-    for j, other in enumerate(calls):
-        if j == i or (roles[j].branch, roles[j].parent) != (roles[i].branch, roles[i].parent):
-            continue
+    for j in rivals:
+        other = calls[j]
         begins = [m.canonical() for m in other.messages[: len(own)]] == own
         is_twin, is_later = len(other.messages) == len(own), other.call.started_at >= end
         if begins and is_twin and (is_later or (j in continued and other.call.ended_at <= start)):

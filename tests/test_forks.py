@@ -69,10 +69,14 @@ class Place:
     decode: Callable[[TokenIds], str]
     engine: LinesEngine
 
-    async def ask(self, *messages: dict[str, Any], tools: Any = (BASH,), **more: Any) -> dict[str, Any]:
+    async def ask(
+        self, *messages: dict[str, Any], tools: Any = (BASH,), client: str = "agent/1", **more: Any
+    ) -> dict[str, Any]:
         """One request; the assistant message that came back."""
         body = {"model": "m", "messages": list(messages)} | ({"tools": list(tools)} if tools else {}) | more
-        reply = await self.client.post(f"/s/tok{self.rollout}/v1/chat/completions", json=body)
+        reply = await self.client.post(
+            f"/s/tok{self.rollout}/v1/chat/completions", json=body, headers={"user-agent": client}
+        )
         assert reply.status_code == 200, reply.text
         return dict(reply.json()["choices"][0]["message"])
 
@@ -302,6 +306,16 @@ async def test_a_title_call_is_auxiliary_and_left_out(tmp_path: Path) -> None:
         fork = the_only(at.forks())
         assert fork.cause is Cause.AUXILIARY
         assert at.found()[1].left_out == {1: "an auxiliary call (branches.auxiliary = leave_out)"}
+
+
+async def test_a_program_that_inherits_the_endpoint_is_a_stray_root(tmp_path: Path) -> None:
+    async with recording(tmp_path, CALL_LS, f"hello{END}", f"done{END}") as at:
+        first = await at.ask(SYSTEM, USER)
+        await at.ask({"role": "user", "content": "hello, are you a model?"}, client="python-requests/2")
+        await at.ask(SYSTEM, USER, first, result(first, "a b"))
+        assert the_only(at.forks()).cause is Cause.STRAY
+        (reason,) = at.found()[1].left_out.items()
+        assert reason[0] == 1 and reason[1].startswith("a stray root")
 
 
 async def test_a_difference_that_nothing_explains_is_shown_whole(tmp_path: Path) -> None:

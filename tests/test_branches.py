@@ -1,0 +1,63 @@
+"""What a call is to its rollout, where headers or lengths tell; what the words tell is in test_forks.py."""
+
+from __future__ import annotations
+
+import json
+
+from appliance.branches import Said, headers
+from appliance.config import BranchesSection
+from appliance.lossinputs import recovered
+from appliance.types import Branch, Credit, Message, Sample
+from tests.test_prune import a_call
+from tests.test_tree import a_sample
+
+SYSTEM, USER = Message("system", "You are an agent."), Message("user", "please mend the tests")
+
+
+def told(n: int, sample: Sample, *messages: Message, answer: str = "ok", **kept: str) -> Said:
+    return Said(a_call(n, sample, lineage=json.dumps({"headers": kept})), messages, (), Message("assistant", answer))
+
+
+def branches(*calls: Said) -> list[Branch]:
+    return [role.branch for role in recovered(calls, BranchesSection()).roles]
+
+
+def test_codex_says_by_its_window_that_it_compacted() -> None:
+    window = "x-codex-window-id"
+    before = told(0, a_sample([1, 2], [3]), SYSTEM, USER, **{window: "a:0"})
+    after = told(1, a_sample([1, 9], [4]), SYSTEM, Message("user", "state: half done"), **{window: "a:1"})
+    on = told(2, a_sample([1, 9, 4, 5], [6]), SYSTEM, **{window: "a:1"})
+    assert branches(before, after, on) == [Branch.CONTINUATION, Branch.COMPACTION, Branch.COMPACTION]
+    assert recovered([before, after, on], BranchesSection()).roles[1].parent == 0
+
+
+def test_a_sub_agents_turns_stay_its_own_and_the_main_agent_goes_on() -> None:
+    agent = {"x-claude-code-agent-id": "b7"}
+    calls = [
+        told(0, a_sample([1, 2], [3]), SYSTEM, USER),
+        told(1, a_sample([8], [7]), Message("user", "count"), **agent),
+        told(2, a_sample([8, 7, 6], [5]), Message("user", "count"), **agent),
+        told(3, a_sample([1, 2, 3, 4], [9]), SYSTEM, USER),
+    ]
+    found = recovered(calls, BranchesSection())
+    assert [r.branch for r in found.roles] == [
+        Branch.CONTINUATION, Branch.SUB_AGENT, Branch.SUB_AGENT, Branch.CONTINUATION,
+    ]  # fmt: skip
+    assert [r.parent for r in found.roles] == [None, 0, 1, 0]
+    left = recovered(calls, BranchesSection(sub_agent=Credit.LEAVE_OUT))
+    assert sorted(left.left_out) == [1, 2] and len(left.rows) == 1
+    assert set(left.rows[0].calls.tolist()) == {-1, 0, 3}
+
+
+def test_a_history_cut_to_its_tail_is_a_compaction_that_kept_the_tail() -> None:
+    turns = [Message("user" if n % 2 else "assistant", f"turn number {n}") for n in range(1, 9)]
+    whole = told(0, a_sample([1, 2, 3, 4], [5]), SYSTEM, USER, *turns)
+    cut = told(1, a_sample([1, 4], [6]), SYSTEM, *turns[-4:])
+    role = recovered([whole, cut], BranchesSection()).roles[1]
+    assert (role.branch, role.parent, role.kept) == (Branch.COMPACTION, 0, 5)
+
+
+def test_headers_that_are_no_headers_are_none() -> None:
+    for lineage in ("", "[1]", '{"headers": 3}', "{broken"):
+        assert headers(a_call(0, None, lineage=lineage)) == {}
+    assert headers(a_call(0, None, lineage='{"thread-id":"a"}')) == {"thread-id": "a"}

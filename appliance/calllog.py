@@ -32,6 +32,7 @@ class CallDraft:
     ended_at: float
     delivered: bool = True
     lineage: str = ""
+    template: str = ""
 
 
 class Record(Protocol):
@@ -202,6 +203,7 @@ def _insert(db: Any, chain: Chain, leaf: int | None, draft: CallDraft) -> int:
         "ended_at": draft.ended_at,
         "delivered": int(draft.delivered),
         "lineage": draft.lineage,
+        "template": draft.template,
     }
     names = ", ".join(values)
     marks = ", ".join(f":{name}" for name in values)
@@ -233,6 +235,7 @@ def _call(row: Any, path: tuple[TokenIds, bytes | None] | None, bodies: Bodies |
         ended_at=row["ended_at"],
         delivered=bool(row["delivered"]),
         lineage=row["lineage"],
+        template=row["template"],
         stop_reason=StopReason(row["stop_reason"]),
     )
 

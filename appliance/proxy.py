@@ -204,16 +204,19 @@ class Proxy:
         delivered = call.num_waiting > 0
         with anyio.CancelScope(shield=True):  # from here on it is committed, whoever leaves or closes
             call_id = await to_thread.run_sync(
-                self._commit, session.rollout_id, call, answer, sample, started_at, limiter=self._writer
+                self._commit, session, call, answer, sample, started_at, limiter=self._writer
             )
         session.note(call, answer, Recorded(call_id, sample, delivered, call.lineage))
         if delivered and not call.num_waiting:
             self.note_delivery(call, False)
 
-    def _commit(self, rollout_id: int, call: LiveCall, answer: Answer, sample: Sample | None, started_at: float) -> int:
+    def _commit(
+        self, session: Session, call: LiveCall, answer: Answer, sample: Sample | None, started_at: float
+    ) -> int:
         """Write the call, in the record's own thread; only then may anyone see its answer."""
         request = call.request
         assert request is not None
+        renderer = session.answerer.renderer
         draft = CallDraft(
             sequence=call.sequence,
             wire=request.wire,
@@ -226,8 +229,9 @@ class Proxy:
             ended_at=time.time(),
             delivered=call.num_waiting > 0,
             lineage=call.lineage.text(),
+            template=renderer.fingerprint if renderer is not None else "",
         )
-        return self._store.add_call(rollout_id, draft)
+        return self._store.add_call(session.rollout_id, draft)
 
 
 def _check_whole(call: LiveCall, sample: Sample | None) -> None:

@@ -12,6 +12,7 @@ them, which are encoded by the same tokenizer without its added tokens.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Iterable, Sequence
@@ -57,6 +58,7 @@ class Renderer:
         self._outside = re.compile("|".join(re.escape(name) for name in [_OPEN, *names]))
         self._template = ChatTemplate(template, special_tokens or {})
         self._hermes = "<tool_call>" in template
+        self.fingerprint: str = hashlib.sha256(f"{tokenizer_json}\0{template}".encode()).hexdigest()[:16]
         self._tool_values = lru_cache(maxsize=64)(self._tool_values_of)
         self._end_of_turn = self._find_end_of_turn()
         others = sorted(set(end_ids) - {self._end_of_turn})

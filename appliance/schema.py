@@ -192,6 +192,12 @@ def verdicts(db: Database) -> None:
     )
 
 
+@migrations()
+def templates(db: Database) -> None:
+    """Which tokenizer and chat template made a call's prompt, so that a parity gap can be traced to one of them."""
+    db.execute("ALTER TABLE calls ADD COLUMN template TEXT NOT NULL DEFAULT ''")
+
+
 def waiting(path: Path, connection: Database) -> list[str]:
     """The migrations that this record still needs; StoreError when it is a foreign or a newer one."""
     tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type='table'")}

@@ -26,7 +26,9 @@ _THREAD_BYTES = 1 << 16
 
 
 class Prompter(Protocol):
-    """Messages to prompt ids: `render.Renderer`."""
+    """Messages to prompt ids: `render.Renderer`. `fingerprint` names its tokenizer and template."""
+
+    fingerprint: str
 
     def render(self, messages: Sequence[Message], tools: Sequence[Tool], generation: bool = True) -> TokenIds:
         """Ids of a whole conversation."""

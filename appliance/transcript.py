@@ -28,6 +28,7 @@ def calls(store: Store, rollout_id: int) -> list[dict[str, Any]]:
                 "wire": call.wire,
                 "delivered": call.delivered,
                 "lineage": call.lineage,
+                "template": call.template,
                 "branch": str(tree.roles[n].branch),
                 "left_out": tree.left_out.get(n, ""),
                 "policy_version": call.sample.policy_version if call.sample else None,

@@ -253,7 +253,10 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Call:
-    """A recorded call, as read back from the store. `sample` is None for a teacher's call (no ids)."""
+    """A recorded call, as read back from the store. `sample` is None for a teacher's call (no ids).
+
+    `template` names the tokenizer and chat template that made the prompt (`Renderer.fingerprint`).
+    """
 
     id: int
     rollout_id: int
@@ -266,6 +269,7 @@ class Call:
     ended_at: float
     delivered: bool = True
     lineage: str = ""
+    template: str = ""
     stop_reason: StopReason = StopReason.STOP
 
     @property

@@ -40,7 +40,15 @@ class ARollout:
         self.id, self._store, self._count = rollout.id, store, 0
         store.begin(rollout.id, 0)
 
-    def call(self, prompt: list[int], sampled: list[int], said: str = "", version: int = 0, lineage: str = "") -> None:
+    def call(
+        self,
+        prompt: list[int],
+        sampled: list[int],
+        said: str = "",
+        version: int = 0,
+        lineage: str = "",
+        template: str = "",
+    ) -> None:
         n = self._count
         sample = Sample(
             np.array(prompt, np.int32), np.array(sampled, np.int32), np.full(len(sampled), -0.5, np.float32),
@@ -48,7 +56,9 @@ class ARollout:
         )  # fmt: skip
         messages = (Message("system", said or "You are an agent."), Message("user", f"{said or 'count the files'}"))
         body = neutral_json(Request("chat", "m", messages, (BASH,)), Message("assistant", f"answer number {n}"))
-        draft = CallDraft(n, "chat", b"", b"", body, sample, "stop", 10.0 + n, 10.5 + n, lineage=lineage)
+        draft = CallDraft(
+            n, "chat", b"", b"", body, sample, "stop", 10.0 + n, 10.5 + n, lineage=lineage, template=template
+        )
         self._store.add_call(self.id, draft)
         self._count += 1
 
@@ -170,6 +180,15 @@ def test_only_rollouts_of_the_version_that_is_trained_are_judged_for_parity(stor
         rollout.grade(float(n))
     made = step_rows(store, store.rollouts("r"), config())
     assert list(made.on_policy.values()) == ["pi"] and made.metrics["version_lag"] == 0.5
+
+
+def test_prompts_made_by_two_templates_are_told_of(store: Store) -> None:
+    for n, template in enumerate(("abc", "abd")):
+        rollout = ARollout(store, n)
+        rollout.call([1, 2], [3], template=template)
+        rollout.grade(float(n))
+    made = step_rows(store, store.rollouts("r"), config())
+    assert (None, "pi: its prompts were made by 2 templates (abc, abd)") in made.told
 
 
 def test_a_record_without_token_ids_is_refused(store: Store) -> None:

@@ -57,7 +57,8 @@ def step_rows(store: Store, rollouts: Sequence[Rollout], config: RunConfig) -> S
     _refuse_without_ids(rollouts, calls)
     credits = credits_of(rollouts, config.train)
     whole, branches = Use(), Counter[str]()
-    made = StepRows([], {}, [(None, text) for text in _flat_groups(rollouts)], {}, {}, {})
+    told = [*_flat_groups(rollouts), *_several_templates(rollouts, calls)]
+    made = StepRows([], {}, [(None, text) for text in told], {}, {}, {})
     for rollout in rollouts:
         own, tree = tree_of(store, rollout.id, config.branches, calls[rollout.id])
         credit = credits[rollout.id]
@@ -179,6 +180,18 @@ def _refuse_without_ids(rollouts: Sequence[Rollout], calls: Mapping[int, Sequenc
             "trained on",
             "train on rollouts that the engine answered, not on those of a teacher or an upstream",
         )
+
+
+def _several_templates(rollouts: Sequence[Rollout], calls: Mapping[int, Sequence[Call]]) -> list[str]:
+    """Says where one harness's prompts were made by more than one tokenizer or template: its logprobs will differ."""
+    found: dict[str, set[str]] = {}
+    for rollout in rollouts:
+        found.setdefault(rollout.plan.harness, set()).update(c.template for c in calls[rollout.id] if c.template)
+    return [
+        f"{harness}: its prompts were made by {len(names)} templates ({', '.join(sorted(names))})"
+        for harness, names in found.items()
+        if len(names) > 1
+    ]
 
 
 def _left_out(tree: Recovered) -> list[str]:

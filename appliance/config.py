@@ -44,6 +44,11 @@ class ModelSection(Section):
     """Which policy is trained."""
 
     path: str = Field("pocket", description="`pocket`, `smollm2`, or the folder of a local Hugging Face model")
+    renderer: str = Field(
+        "auto",
+        description="`auto`: a family of the renderers package where it writes as the model's template does, else the "
+        "template; `template`; or a family's name",
+    )
     quantization: Literal["nf4", "none"] = Field(
         "nf4", description="how the trainer holds the base; the sampler serves the same values"
     )

@@ -140,6 +140,17 @@ class Renderer:
 
     # ------------------------------------------------------------------ ids → message
 
+    @property
+    def control_ids(self) -> frozenset[int]:
+        """Ids of the added tokens."""
+        return frozenset(self._added.values())
+
+    def id_of(self, token: str) -> int | None:
+        """The id of a token by its text, None when the vocabulary has none."""
+        found: int | None = self._tokenizer.token_to_id(token)
+        return found
+
+
     def decode(self, ids: TokenIds) -> str:
         """Text of `ids`, control tokens included."""
         return str(self._tokenizer.decode(ids.tolist(), skip_special_tokens=False))
@@ -224,7 +235,7 @@ class Renderer:
         that tools, calls and results reach the model, and that a call parses back; ModelError says what does not.
         """
         tool = Tool("probe_tool", "Probe.", '{"type": "object", "properties": {"command": {"type": "string"}}}')
-        history = _probe_conversation()
+        history = probe_conversation()
         head = self.decode(self.render(history[:2], [tool]))
         _prove("probe_tool" in head, "does not show the offered tools to the model")
         for i in (2, 4):
@@ -244,7 +255,8 @@ class Renderer:
             _prove(self._added[name] not in hidden, f"cannot tell the text {name!r} from the control token")
 
 
-def _probe_conversation() -> list[Message]:
+def probe_conversation() -> list[Message]:
+    """Three assistant turns with two tool calls between them, on which grafting is proven."""
     first = ToolCall("call_0", "probe_tool", '{"command": "grep -rh one=1 | head"}')
     second = ToolCall("call_1", "probe_tool", '{"command": "cat two"}')
     return [

@@ -16,6 +16,7 @@ from appliance.answerer import EngineAnswerer, Sampling
 from appliance.config import RunConfig
 from appliance.engine import Engine, EngineSettings, Swap
 from appliance.errors import EngineError, HostError
+from appliance.family import renderer_of
 from appliance.render import Renderer
 from appliance.store import Store
 from appliance.types import Sample, TokenIds
@@ -52,8 +53,7 @@ class Sampler:
         """Starts the engine on the run's served base (the dequantised NF4 base) and watches it until the end."""
         folder = home / "runs" / run_id
         settings = engine_settings(config, folder / "model" / "served", folder / "engine.log")
-        renderer = Renderer.from_folder(settings.model)
-        renderer.check_graft()
+        renderer = renderer_of(settings.model, config.model.renderer)
 
         def say(line: str) -> None:
             store.log("info", "engine", line, run_id)

@@ -22,6 +22,7 @@ from appliance.config import RunConfig, from_record
 from appliance.engine import Engine
 from appliance.engine_probe import probe_prompt
 from appliance.errors import ConfigError, EngineError, HostError, StoreError
+from appliance.family import renderer_of
 from appliance.proxy import Limits, Proxy
 from appliance.record import code_version, writing
 from appliance.remote import RemoteEngine
@@ -71,12 +72,11 @@ async def serve(home: Path, wish: Wish, ready: Callable[[Serving], Awaitable[Non
         folder = Path(config.model.path).expanduser()
         if not folder.is_dir():
             raise ConfigError(f"model.path: {folder} is no folder", "name a model's folder: corral proxy FOLDER")
-        renderer = Renderer.from_folder(folder)
-        renderer.check_graft()
+        renderer = renderer_of(folder, config.model.renderer)
         run_id, rollout_id, token = _open_run(home, store, config, wish.run)
         log = home / "runs" / run_id / "engine.log"
         try:
-            async with _engine(config, folder, log, wish) as (engine, length):
+            async with _engine(config, renderer, log, wish) as (engine, length):
                 sampling = Sampling(
                     temperature=config.rollout.temperature,
                     max_tokens=config.rollout.max_tokens,
@@ -95,25 +95,21 @@ async def serve(home: Path, wish: Wish, ready: Callable[[Serving], Awaitable[Non
 
 
 @asynccontextmanager
-async def _engine(config: RunConfig, folder: Path, log: Path, wish: Wish) -> AsyncIterator[tuple[Samples, int]]:
+async def _engine(config: RunConfig, renderer: Renderer, log: Path, wish: Wish) -> AsyncIterator[tuple[Samples, int]]:
     """(what samples, tokens of context): the given server, or one of our own on the model folder."""
     if not wish.engine_url:
-        settings = engine_settings(config, folder, log)
+        settings = engine_settings(config, Path(config.model.path).expanduser(), log)
         async with Engine(settings) as own:
             yield own, settings.max_model_len
         return
     key = os.environ.get(KEY_VARIABLE, "")
     async with RemoteEngine(wish.engine_url, wish.served_model, key) as remote:
         try:
-            await remote.probe(probe_prompt(_vocab_size(folder)), config.rollout.temperature)
+            await remote.probe(probe_prompt(renderer.vocab_size), config.rollout.temperature)
         except EngineError as e:
             remedy = "name a vLLM that returns token ids, or set rollout.temperature=1"
             raise HostError(f"{wish.engine_url} cannot be recorded: {e.message}", remedy) from e
         yield remote, remote.max_model_len or config.engine.max_model_len
-
-
-def _vocab_size(folder: Path) -> int:
-    return Renderer.from_folder(folder).vocab_size
 
 
 def _open_run(home: Path, store: Store, config: RunConfig, run: str | None) -> tuple[str, int, str]:

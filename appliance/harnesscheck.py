@@ -38,6 +38,7 @@ from appliance.rollout import Place, make_rollout
 from appliance.sandbox import Outcome, Podman
 from appliance.scripted import ScriptedPolicy, byte_renderer
 from appliance.store import Store
+from appliance.taskimages import TaskImages
 from appliance.tasks import Task
 from appliance.teaching import scripted
 from appliance.types import Call, Message, Purpose, Rollout, RolloutPlan, RolloutState, TokenIds
@@ -132,15 +133,15 @@ class _Bench:
     proxy: Proxy
     index: int = 0
 
-    async def make(self, harness: Harness) -> Trial:
-        """One rollout of `harness`."""
-        task = Task.from_dir(TASK)
+    async def make(self, harness: Harness, task: Task | None = None, own: TaskImages | None = None) -> Trial:
+        """One rollout of `harness` on the task of checks, or on another with its own images."""
+        task = task or Task.from_dir(TASK)
         (planned,) = self.store.plan([RolloutPlan(RUN_ID, Purpose.SINGLE, 0, harness.name, task.name, self.index)])
         self.index += 1
         place = Place(
             run_id=RUN_ID, config=self.config, store=self.store, pool=self.pool,
             proxy=self.proxy, harnesses={harness.name: harness}, images={harness.name: image_ref(harness)},
-            grader_image=base_ref(),
+            grader_image=base_ref(), own_images={task.name: own} if own else {},
         )  # fmt: skip
         policy = ScriptedPolicy(scripted(task, harness))
         self.podman.seen.clear()

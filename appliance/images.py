@@ -129,7 +129,7 @@ def build_images(home: Path, harnesses: Collection[Harness], on_line: OnLine) ->
             continue
         _need_space(home)
         started = time.monotonic()
-        builder = _Builder(environment, partial(_tell, on_line, step))
+        builder = Builder(environment, partial(_tell, on_line, step))
         on_line(f"{step}: building {image.ref}")
         builder.build(image)
         if image.name in checks:
@@ -143,11 +143,16 @@ def image_exists(environment: dict[str, str], ref: str) -> bool:
     return subprocess.run(["podman", "image", "exists", ref], env=environment, check=False).returncode == 0
 
 
+def remove_image(environment: dict[str, str], ref: str) -> None:
+    """Drop one image; no error when it is gone."""
+    subprocess.run(["podman", "rmi", "--force", ref], env=environment, capture_output=True, check=False)
+
+
 def _tell(on_line: OnLine, step: str, line: str) -> None:
     on_line(f"{step}: {line}")
 
 
-class _Builder:
+class Builder:
     """Runs the programs that make one image, its lines passed on, its failures named."""
 
     def __init__(self, environment: dict[str, str], on_line: OnLine) -> None:
@@ -159,13 +164,19 @@ class _Builder:
         if not image.containerfile:
             self.base(image)
             return
-        with host_settings() as mounts, tempfile.TemporaryDirectory(prefix="corral-build-") as context:
-            containerfile = Path(context) / "Containerfile"
-            containerfile.write_text(image.containerfile)
+        self.containerfile(image.containerfile, image.ref, [], None, image.name)
+
+    def containerfile(self, text: str, ref: str, options: list[str], context: Path | None, name: str = "") -> None:
+        """Make the image that `text` describes; `context` is the folder it may copy from, by default an empty one."""
+        with host_settings() as mounts, tempfile.TemporaryDirectory(prefix="corral-build-") as folder:
+            file = Path(folder) / "Containerfile"
+            file.write_text(text)
+            empty = Path(folder) / "context"
+            empty.mkdir()
             self.run(
                 ["podman", "build", "--pull=never", "--layers=false", "--network=host", "--format=docker",
-                 "--label=corral=1", f"--tag={image.ref}", *mounts, context],
-                image.name,
+                 "--label=corral=1", f"--file={file}", f"--tag={ref}", *options, *mounts, str(context or empty)],
+                name or ref,
             )  # fmt: skip
 
     def base(self, image: Image) -> None:
@@ -221,11 +232,18 @@ def _failure(name: str, code: int, last: list[str]) -> HostError | HarnessFileEr
 
 def _check(environment: dict[str, str], harness: Harness, ref: str) -> None:
     """Run the harness's own version command in its image; a wrong one is removed again."""
-    command = ["podman", "run", "--rm", "--network=none", "--tmpfs=/tmp", "--user=1000", ref, *harness.check]
-    shown = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    run = ["podman", "run", "--rm", "--network=none", "--tmpfs=/tmp", "--user=1000"]
+    shell = [*run, "--entrypoint=/bin/sh", ref, "-c", "command -v socat"]
+    if subprocess.run(shell, env=environment, capture_output=True, check=False).returncode:
+        remove_image(environment, ref)
+        raise HarnessFileError(
+            f"harness {harness.name}: its image has no shell (/bin/sh) or no socat, the sandbox's way to its proxy",
+            f"let image.layer in harnesses/{harness.name}.toml end on FROM {{base}}, {{node}} or {{trixie}}",
+        )
+    shown = subprocess.run([*run, ref, *harness.check], env=environment, capture_output=True, text=True, check=False)
     if shown.returncode == 0 and harness.version in shown.stdout + shown.stderr:
         return
-    subprocess.run(["podman", "rmi", "--force", ref], env=environment, capture_output=True, check=False)
+    remove_image(environment, ref)
     raise HarnessFileError(
         f"harness {harness.name}: {shlex.join(harness.check)} printed {(shown.stdout + shown.stderr).strip()[-300:]!r} "
         f"(exit code {shown.returncode}), not version {harness.version}",

@@ -12,9 +12,10 @@ from __future__ import annotations
 import secrets
 import shutil
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from anyio import to_thread
 
@@ -27,6 +28,7 @@ from appliance.pool import Kind, Pool, Slot
 from appliance.proxy import Answerer, Proxy, Session, Settled
 from appliance.sandbox import Limits, Mount, Outcome, SandboxSpec
 from appliance.store import Store
+from appliance.taskimages import TaskImages
 from appliance.tasks import Task
 from appliance.types import Reward, Rollout, RolloutState
 from appliance.workshop import Workshop
@@ -50,6 +52,7 @@ class Place:
     harnesses: dict[str, Harness]
     images: dict[str, str]
     grader_image: str
+    own_images: dict[str, TaskImages] = field(default_factory=dict)  # of the tasks that bring a Dockerfile
 
 
 async def make_rollout(place: Place, rollout: Rollout, task: Task, answerer: Answerer, version: int) -> None:
@@ -60,7 +63,7 @@ async def make_rollout(place: Place, rollout: Rollout, task: Task, answerer: Ans
     for tries_left in range(place.config.rollout.retries, -1, -1):
         attempt = place.store.begin(rollout.id, version)
         try:
-            async with _slot(place, rollout, f"{rollout.id}-{attempt}") as slot:
+            async with _slot(place, rollout, task, f"{rollout.id}-{attempt}") as slot:
                 await _one_attempt(place, rollout, task, answerer, slot)
             return
         except RolloutError as error:
@@ -99,7 +102,10 @@ async def _one_attempt(place: Place, rollout: Rollout, task: Task, answerer: Ans
     launch = harness.launch(
         task.instruction, f"{PROXY_ADDRESS}/s/{token}", token, MODEL_NAME, place.config.rollout.max_tokens
     )
-    await to_thread.run_sync(_lay_out, slot.workshop, task, launch.files)
+    own = place.own_images.get(task.name)
+    starts = [own.files] if own else []
+    starts += [task.environment_files] if task.environment_files.is_dir() else []
+    await to_thread.run_sync(_lay_out, slot.workshop, starts, launch.files)
     started = time.monotonic()
     session = place.proxy.open(rollout.id, token, answerer)
     try:
@@ -169,8 +175,8 @@ async def _grade(place: Place, rollout: Rollout, task: Task, slot: Slot) -> Rewa
         ) from error
 
 
-def kind_of(place: Place, harness: Harness) -> Kind:
-    """What sandboxes of this harness are, before a task is known."""
+def kind_of(place: Place, harness: Harness, task: Task | None = None) -> Kind:
+    """What sandboxes of this harness are: for a task with an image of its own, or for all others."""
     settings = place.config.rollout
     limits = Limits(
         memory_bytes=max(harness.memory_bytes, settings.memory_mb << 20),
@@ -182,15 +188,18 @@ def kind_of(place: Place, harness: Harness) -> Kind:
         disk_bytes=settings.disk_mb << 20,
         num_files=settings.files,
     )
-    return Kind(place.images[harness.name], limits, place.proxy.directory, harness.may_nest)
+    own = place.own_images.get(task.name) if task else None
+    image = own.by_harness[harness.name] if own else place.images[harness.name]
+    return Kind(image, limits, place.proxy.directory, harness.may_nest)
 
 
 def _grader_spec(place: Place, rollout: Rollout, task: Task, slot: Slot) -> SandboxSpec:
     settings = place.config.rollout
     waiting = slot.waiting.spec
+    own = place.own_images.get(task.name)
     return SandboxSpec(
         name=f"{waiting.name}-grade",
-        image=place.grader_image,
+        image=own.base if own else place.grader_image,
         argv=("bash", "/tests/test.sh"),
         env={},
         workdir="/workspace",
@@ -213,9 +222,9 @@ def _grader_spec(place: Place, rollout: Rollout, task: Task, slot: Slot) -> Sand
 
 
 @asynccontextmanager
-async def _slot(place: Place, rollout: Rollout, name: str) -> AsyncIterator[Slot]:
+async def _slot(place: Place, rollout: Rollout, task: Task, name: str) -> AsyncIterator[Slot]:
     """A rollout's own slot, gone afterwards whatever happens; HostError when the host cannot hold it."""
-    kind = kind_of(place, place.harnesses[rollout.plan.harness])
+    kind = kind_of(place, place.harnesses[rollout.plan.harness], task)
     try:
         async with place.pool.slot(kind, name) as slot:
             yield slot
@@ -225,9 +234,10 @@ async def _slot(place: Place, rollout: Rollout, name: str) -> AsyncIterator[Slot
         ) from error
 
 
-def _lay_out(workshop: Workshop, task: Task, files: dict[str, str]) -> None:
+def _lay_out(workshop: Workshop, starts: Sequence[Path], files: dict[str, str]) -> None:
     """Fills workspace and HOME before the agent exists; afterwards the host freezes, mounts and deletes them."""
-    shutil.copytree(task.environment_files, workshop.workspace, dirs_exist_ok=True)
+    for start in starts:  # the image's own files, then the task's over them
+        shutil.copytree(start, workshop.workspace, dirs_exist_ok=True)
     for name, text in files.items():
         path = workshop.home / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -37,6 +37,7 @@ from appliance.rollout import Place, make_rollout
 from appliance.sampler import Sampler
 from appliance.shelf import Shelf
 from appliance.store import Run, Store
+from appliance.taskimages import built_images
 from appliance.tasks import Pack, load_pack
 from appliance.teaching import Choose, teachers
 from appliance.trainchild import TrainChild
@@ -228,6 +229,9 @@ class Supervisor:
             harnesses=dict(harnesses),
             images=images,
             grader_image=base_ref(),
+            own_images=await to_thread.run_sync(
+                built_images, podman_home(self.home), self.pack, list(harnesses.values())
+            ),
         )
         watch = reloading(self.home, place.harnesses, place.images, hosts[0].podman.image_exists, self.log)
         await stack.enter_async_context(watch)

@@ -3,6 +3,7 @@
     PACK/NAME/task.toml            [metadata] family, split · [agent] and [verifier] timeout_sec
              instruction.md        what the agent is told
              environment/files/    what its workspace holds at the start
+             environment/Dockerfile  instead or beside: the image it is done and graded in
              tests/test.sh         the hidden grader, with its data beside it
              solution/             solve.sh (the oracle), teacher.json (a list of shell commands); optional
 
@@ -46,7 +47,10 @@ Table = dict[str, object]
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One task. `solution` is None when the task ships none; `teacher` is then empty."""
+    """One task. `solution` is None when the task ships none; `teacher` is then empty.
+
+    `dockerfile` is None when Corral's own image will do; with one, the folder `environment_files` may be missing.
+    """
 
     name: str
     family: str
@@ -59,6 +63,7 @@ class Task:
     agent_timeout_s: float
     verifier_timeout_s: float
     teacher: tuple[str, ...] = ()
+    dockerfile: Path | None = None
 
     @classmethod
     def from_dir(cls, path: Path) -> Task:
@@ -67,6 +72,7 @@ class Task:
         tables = _tables(file)
         metadata = tables["metadata"]
         files = _environment_files(path / "environment")
+        dockerfile = path / "environment" / "Dockerfile"
         _need(path / "tests" / "test.sh", "the grader; it writes reward.json or reward.txt")
         solution = path / "solution"
         return cls(
@@ -81,6 +87,7 @@ class Task:
             agent_timeout_s=_seconds(file, tables["agent"], "agent.timeout_sec"),
             verifier_timeout_s=_seconds(file, tables["verifier"], "verifier.timeout_sec"),
             teacher=_teacher(solution / "teacher.json"),
+            dockerfile=dockerfile if dockerfile.is_file() else None,
         )
 
 
@@ -180,10 +187,8 @@ def _instruction(file: Path) -> str:
 def _environment_files(environment: Path) -> Path:
     """The folder of the workspace's files; it is copied by the host, so it may hold no links or devices."""
     files = environment / "files"
-    if not files.is_dir():
-        dockerfile = (environment / "Dockerfile").is_file()
-        why = "; Corral does not build a task's own Dockerfile" if dockerfile else ""
-        raise PackError(f"{files}: missing{why}", "put the files of the workspace there")
+    if not files.is_dir() and not (environment / "Dockerfile").is_file():
+        raise PackError(f"{files}: missing", "put the files of the workspace there")
     for folder, names, file_names in os.walk(files):
         for name in (*names, *file_names):
             entry = Path(folder, name)

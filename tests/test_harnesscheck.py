@@ -74,7 +74,7 @@ def test_several_runs_say_how_stable_a_harness_is(images: Path) -> None:
     card = checked(images, Shelf.of(home()).get("pi"), runs=2)
     assert card.stability is not None and card.problem == ""
     assert (card.stability.same_prompts, card.stability.same_tools, card.stability.same_order) == (1.0, 1.0, 1.0)
-    assert card.stability.shareable_between > 0.3 and "over 2 runs" in card_text(card)
+    assert card.stability.shareable_between > 0.2 and "over 2 runs" in card_text(card)
 
 
 @pytest.mark.real

@@ -145,12 +145,14 @@ def test_a_missing_file_is_named(tmp_path: Path, path: str, shown: str | None) -
         assert shown in refused(tmp_path).message
 
 
-def test_a_task_with_only_a_dockerfile_says_why_it_cannot_run(tmp_path: Path) -> None:
+def test_a_task_may_have_a_dockerfile_instead_of_files(tmp_path: Path) -> None:
     folder = make_task(tmp_path)
     (folder / "environment" / "files" / "notes.txt").unlink()
     (folder / "environment" / "files").rmdir()
-    (folder / "environment" / "Dockerfile").write_text("FROM debian\n")
-    assert "does not build a task's own Dockerfile" in refused(tmp_path).message
+    assert "environment/files: missing" in refused(tmp_path).message
+    (folder / "environment" / "Dockerfile").write_text("FROM corral-base\n")
+    (task,) = load_pack(tmp_path).tasks
+    assert task.dockerfile == folder / "environment" / "Dockerfile" and not task.environment_files.exists()
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from appliance.commands.printing import command_of, show, show_event
-from appliance.config import home, podman_home
+from appliance.config import RunConfig, home, podman_home
 from appliance.errors import ConfigError
 from appliance.harness import Harness
 
@@ -27,6 +27,7 @@ def add(commands: Any) -> None:
     )
     command.add_argument("--all", action="store_true", help="build, save: every harness that terms do not bind")
     command.add_argument("--tasks", action="store_true", help="prune: the images of tasks too")
+    command.add_argument("--pack", default="", help="build: also the images of this pack's tasks with a Dockerfile")
     command.add_argument("--output", type=Path, help="save: the archive's file")
 
 
@@ -38,8 +39,18 @@ def _images(arguments: argparse.Namespace) -> None:
 def _build(arguments: argparse.Namespace) -> None:
     from appliance.images import FIRST, build_images
 
+    def tell(line: str) -> None:
+        show_event(arguments, {"part": "images", "message": line})
+
     chosen = _chosen(arguments, FIRST)
-    build_images(podman_home(home()), chosen, lambda line: show_event(arguments, {"part": "images", "message": line}))
+    build_images(podman_home(home()), chosen, tell)
+    if arguments.pack:
+        from appliance.taskimages import build_task_images
+        from appliance.tasks import load_pack
+
+        for task in load_pack(RunConfig(tasks={"pack": arguments.pack}).pack_path).tasks:
+            if task.dockerfile is not None:
+                build_task_images(podman_home(home()), task, chosen, tell)
     _list(arguments)
 
 

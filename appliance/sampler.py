@@ -74,10 +74,7 @@ class Sampler:
         """Loads a version of the run, unless it is the current one, and sees that its weights answer."""
         if version == self._loaded:
             return
-        folders = {number: path for number, path, _ in self._store.versions(self._run_id)}
-        if version not in folders:
-            raise HostError(f"run {self._run_id} has no policy version {version}", "resume the run: `corral resume`")
-        swap = await self._swap(version, folders[version])
+        swap = await self._swap(version, self._store.adapter_folder(self._run_id, version))
         self._loaded = version
         self._store.log(
             "info", "engine", f"version {version} answers (logprobs moved by up to {swap.shift:.4f})", self._run_id

@@ -281,6 +281,18 @@ class Store:
             for row in self.rows("SELECT * FROM versions WHERE run_id=? ORDER BY version", run_id)
         ]
 
+    def adapter_folder(self, run_id: str, version: int) -> Path:
+        """Where a version's adapter lies; StoreError when there is no such version or its folder is gone."""
+        found = {number: path for number, path, _ in self.versions(run_id)}
+        if version not in found:
+            raise StoreError(f"run {run_id} has no policy version {version}", "resume the run: `corral resume`")
+        if not found[version].is_dir():
+            raise StoreError(
+                f"version {version} of run {run_id}: its adapter folder {found[version]} is missing",
+                "put the folder back, or start a new run; the record itself is whole (`corral db check`)",
+            )
+        return found[version]
+
     # ------------------------------------------------------------------ events and commands
 
     def log(

@@ -188,6 +188,17 @@ def test_a_phase_that_a_kill_left_open_ends_with_the_last_sign_of_life(store: St
     assert store.phase_seconds("r1")["train"] == pytest.approx(100, abs=5)
 
 
+def test_a_missing_adapter_folder_is_named_with_what_to_do(store: Store, tmp_path: Path) -> None:
+    (tmp_path / "v0").mkdir()
+    store.add_version("r1", 0, tmp_path / "v0", "0" * 64)
+    store.add_version("r1", 1, tmp_path / "v1", "0" * 64)
+    assert store.adapter_folder("r1", 0) == tmp_path / "v0"
+    with pytest.raises(StoreError, match=r"version 1 of run r1: its adapter folder .*/v1 is missing"):
+        store.adapter_folder("r1", 1)
+    with pytest.raises(StoreError, match="no policy version 2"):
+        store.adapter_folder("r1", 2)
+
+
 def test_a_full_disk_is_said_so(store: Store) -> None:
     pages = store.rows("PRAGMA page_count")[0][0]
     store.rows(f"PRAGMA max_page_count = {pages}")

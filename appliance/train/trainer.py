@@ -103,7 +103,8 @@ class Trainer:
         self.config = config = from_record(store.run(run_id).config)
         self.folder = home / "runs" / run_id
         versions = store.versions(run_id)
-        version, adapter, _ = versions[-1]
+        version = versions[-1][0]
+        adapter = store.adapter_folder(run_id, version)
         base = self.folder / "model" / "base"
         check_tokenizer(base, self.folder / "model" / "served")
         policy = load_policy(base, settings_of(config), adapter)

@@ -33,7 +33,7 @@ DEMAND_S = 60.0
 WAITS_S = 900.0
 LOOK_EVERY_S = 5.0
 MAKE_AT_ONCE = 2
-SLOT_BYTES = 16 << 20  # what a waiting one takes on the host, its monitor included: 10 MB measured
+SLOT_BYTES = 8 << 20  # of a waiting one on the host, its monitor included: 2 MB measured, the rest is margin
 KEPT_FREE_BYTES = 1 << 30
 LOST_S = 60.0
 

@@ -114,6 +114,11 @@ HOST = {
         "(?s).*(denied|Read-only|nonexistent).*"),
     "the launch pipe": (f"os.open('{LAUNCH_FOLDER}/go', os.O_WRONLY | os.O_NONBLOCK); seen = 'OPEN'",
                         "E(ACCES|ROFS|NXIO|PERM)"),
+    "the grader's tests and rewards": ("seen = str(os.listdir('/tests') + os.listdir('/logs/verifier'))", r"\[\]"),
+    "writing a reward": ("open('/logs/verifier/reward.txt', 'w'); seen = 'WROTE'", REFUSED),
+    "a hard link to the system": ("os.link('/etc/passwd', '/workspace/p'); seen = 'LINKED'", "EXDEV|" + REFUSED),
+    "a hard link out of its workspace": (
+        "open('/workspace/a', 'w').close(); os.link('/workspace/a', '/home/agent/a'); seen = 'LINKED'", "EXDEV"),
     "replacing the proxy's socket": ("os.unlink('/run/corral/proxy.sock'); seen = 'GONE'", REFUSED),
 }  # fmt: skip
 KERNEL = {

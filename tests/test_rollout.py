@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -50,6 +50,7 @@ class Bench:
     place: Place
     folder: Path
     made: int = 0
+    hidden: dict[str, str] = field(default_factory=dict)
 
     async def make(self, argv: tuple[str, ...], grader: str = HONEST, command: str = "echo hi > out.txt") -> Rollout:
         """One rollout of a harness with this command line, a task with this grader, a teacher with this command."""
@@ -71,6 +72,8 @@ class Bench:
         (folder / "environment" / "files").mkdir(parents=True)
         (folder / "tests").mkdir()
         (folder / "tests" / "test.sh").write_text(grader + "\n")
+        for hidden, text in self.hidden.items():
+            (folder / "tests" / hidden).write_text(text)
         (folder / "instruction.md").write_text("Write hi to out.txt.\n")
         (folder / "task.toml").write_text('[metadata]\nfamily = "tiny"\nsplit = "train"\n')
         return Task.from_dir(folder)
@@ -150,6 +153,33 @@ async def test_a_process_the_agent_leaves_behind_cannot_touch_the_graded_workspa
     grader = f"sleep 1.5; {HONEST}"
     ended = await bench.make(caller(), grader, command=late)
     assert ended.reward == 0.0
+
+
+@pytest.mark.anyio
+async def test_what_an_agent_leaves_for_its_grader_neither_shows_the_tests_nor_stalls_it(bench: Bench) -> None:
+    """The hidden file holds the wanted answer; each cheat is graded, and fails."""
+    compares = f'echo hi > /tmp/want; cmp -s out.txt "$(dirname "$0")/want.txt"; {HONEST}'
+    cheats = [
+        "ln -s /tests/want.txt out.txt",
+        "ln -s / root; ln -s root/tests/want.txt out.txt",
+        "mkfifo out.txt",
+        "mkdir deep; cd deep; ln -s ../../tests/want.txt ../out.txt; chmod 000 /workspace",
+    ]
+    for cheat in cheats:
+        bench.hidden = {"want.txt": "hi\n"}
+        ended = await bench.make(caller(), compares, command=cheat)
+        assert (ended.state, ended.reward) == (RolloutState.GRADED, 0.0), cheat
+
+
+@pytest.mark.anyio
+async def test_a_forged_token_opens_nothing(bench: Bench) -> None:
+    forge = (
+        "python3 -c \"import urllib.request, urllib.error\n"
+        "try: urllib.request.urlopen('http://127.0.0.1:8123/s/AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA/v1/models')\n"
+        "except urllib.error.HTTPError as e: open('out.txt', 'w').write(str(e.code))\""
+    )
+    grader = HONEST.replace("= hi", "= 401")
+    assert (await bench.make(caller(), grader, command=forge)).reward == 1.0
 
 
 @pytest.mark.anyio

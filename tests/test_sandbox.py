@@ -184,6 +184,49 @@ async def test_a_launch_that_hangs_ends_at_its_time_limit(podman: Podman) -> Non
 
 @real
 @pytest.mark.anyio
+async def test_what_is_ended_gets_a_grace_and_its_last_words_are_kept(podman: Podman) -> None:
+    polite = "trap 'echo bye; exit 0' TERM; echo begun; while :; do sleep 0.1; done"
+    limits = Limits(timeout_s=1.5, grace_s=5)
+    outcome = await podman.run(spec("sh", "-c", polite, limits=limits))
+    assert (outcome.exit_code, outcome.timed_out, outcome.output) == (None, True, "begun\nbye\n")
+
+
+@real
+@pytest.mark.anyio
+async def test_one_that_does_nothing_is_ended_and_one_that_is_owed_an_answer_is_not(podman: Podman) -> None:
+    limits = Limits(timeout_s=6, idle_s=1.5, grace_s=0)
+    idle = await podman.run(spec("sleep", "60", limits=limits))
+    assert (idle.is_idle, idle.timed_out, idle.exit_code) == (True, False, None)
+    owed = spec("sleep", "60", limits=limits)
+    try:
+        outcome = await podman.watch(await podman.start(owed), lambda: True)
+    finally:
+        await podman.remove(owed.name)
+    assert (outcome.is_idle, outcome.timed_out) == (False, True)
+
+
+@real
+@pytest.mark.anyio
+async def test_a_flood_of_output_stays_within_its_log_and_refused_forks_are_named(podman: Podman, home: Path) -> None:
+    flood = "yes 0123456789012345678901234567890123456789 | head -c 30000000; sleep 3"
+    sizes: list[int] = []
+
+    async def look() -> None:
+        logs = PodmanPlaces.under(home).storage.glob("overlay-containers/*/userdata/ctr.log*")
+        for _ in range(8):
+            await anyio.sleep(0.25)
+            sizes.extend(path.stat().st_size for path in logs if path.exists())
+
+    outcome = await podman.run(spec("sh", "-c", flood), look)
+    assert max(sizes) <= 2 << 20
+    assert outcome.output.endswith("0123456789\n") or "012345" in outcome.output
+    crowd = "for i in $(seq 40); do sleep 2 & done; sleep 3"
+    crowded = await podman.run(spec("sh", "-c", crowd, limits=Limits(pids=16, timeout_s=30)))
+    assert crowded.limits_hit == ("pids",)
+
+
+@real
+@pytest.mark.anyio
 async def test_only_the_end_of_a_long_output_is_kept(podman: Podman) -> None:
     outcome = await podman.run(spec("sh", "-c", "seq 1 200000; echo the end"))
     assert len(outcome.output.encode()) <= 16 * 1024

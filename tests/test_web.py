@@ -88,7 +88,7 @@ async def cut(at: Place, case: WireCase, text: str, num_events: int, num_body_by
 async def test_a_connection_cut_at_any_event_leaves_a_whole_call_which_a_retry_is_answered_from(
     tmp_path: Path, case: WireCase
 ) -> None:
-    num_events = 12
+    num_events = 40
     lines = [THINK_AND_CALL] * (num_events + 1)
     async with running(tmp_path, *lines, limits=Limits(keep_alive_s=60), context_length=100_000) as at:
         whole = (await post(at, case, "cut 0", stream=True)).text

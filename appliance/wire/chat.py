@@ -185,6 +185,8 @@ def stream_answer(request: Request, answer: Answer, call_id: str, num_keep_alive
         text_key = "input" if whole["type"] == "custom" else "arguments"
         text = detail[text_key]
         head = whole | {"index": index, str(whole["type"]): detail | {text_key: ""}}
+        if whole["type"] == "custom":
+            del head["type"]  # the published type of this chunk knows functions only; `custom` says what it is
         rest: JsonObject = {"index": index, str(whole["type"]): {text_key: text}}
         out += [_chunk(request, call_id, {"tool_calls": [part]}) for part in (head, rest)]
     return out

@@ -64,6 +64,15 @@ def said(calls: Sequence[Call], conversations: Sequence[bytes]) -> list[Said]:
     return found
 
 
+def agent(call: Call) -> str:
+    """The harness's own id of the agent that made a call; "" for the main agent, or where it says none."""
+    try:
+        found = json.loads(call.lineage or "{}")
+    except ValueError:
+        return ""
+    return str(found.get("agent", "")) if isinstance(found, dict) else ""
+
+
 def headers(call: Call) -> dict[str, str]:
     """The headers kept on a call; {} for none or for what is no object of texts."""
     try:

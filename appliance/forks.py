@@ -17,7 +17,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from appliance.branches import Role, Said
+from appliance.branches import Role, Said, agent
 from appliance.lossinputs import Recovered
 from appliance.tree import common_prefix
 from appliance.types import Branch, CallKind, Message, Sample, TokenIds, canonical_json
@@ -164,6 +164,8 @@ def _cause(n: int, earlier: Sequence[int], twin: int | None, role: Role, view: _
     if role.branch is Branch.COMPACTION and (begins or not _echoes(view.calls[nearest], call)):
         return Cause.COMPACTION, nearest, f"{role.kept} messages of the old history were kept"
     rivals = [e for e in earlier if _asks_the_same(e, n, view)]
+    if rivals and role.branch is Branch.SUB_AGENT and agent(call.call) != agent(view.calls[rivals[-1]].call):
+        return Cause.SUB_AGENT, rivals[-1], "another agent with the same task"
     if rivals:
         return _again(call, view.calls[rivals[-1]], rivals[-1])
     if role.branch is Branch.PARALLEL and begins:

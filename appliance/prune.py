@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from appliance.branches import Role, Said
+from appliance.branches import Role, Said, agent
 from appliance.config import BranchesSection
 from appliance.tree import Tree
 from appliance.types import Branch, CallKind, Credit
@@ -51,8 +51,9 @@ def _dead(i: int, calls: Sequence[Said], roles: Sequence[Role], continued: set[i
     """A leaf that a retry or regeneration left behind: a later call of the same branch asks the same again, or goes
     on from the same words without this answer.
     """
-    place = (roles[i].branch, roles[i].parent)
-    rivals = [j for j, role in enumerate(roles) if j != i and (role.branch, role.parent) == place]
+    place = (roles[i].branch, roles[i].parent, agent(calls[i].call))
+    alike = [j for j, r in enumerate(roles) if j != i and (r.branch, r.parent) == place[:2]]
+    rivals = [j for j in alike if agent(calls[j].call) == place[2]]
     if i in continued or not calls[i].messages or roles[i].reentered is not None or not rivals:
         return ""
     own = [m.canonical() for m in calls[i].messages]

@@ -6,6 +6,7 @@ import json
 
 from appliance.branches import Said, headers
 from appliance.config import BranchesSection
+from appliance.forks import Cause, forks
 from appliance.lossinputs import recovered
 from appliance.types import Branch, Credit, Message, Sample
 from tests.test_prune import a_call
@@ -47,6 +48,21 @@ def test_a_sub_agents_turns_stay_its_own_and_the_main_agent_goes_on() -> None:
     left = recovered(calls, BranchesSection(sub_agent=Credit.LEAVE_OUT))
     assert sorted(left.left_out) == [1, 2] and len(left.rows) == 1
     assert set(left.rows[0].calls.tolist()) == {-1, 0, 3}
+
+
+def test_two_agents_with_one_task_are_no_retry_and_both_train() -> None:
+    """As claude-code starts them in the background: the second's first call repeats the first's, word for word."""
+    main = told(0, a_sample([1, 2], [3]), SYSTEM, USER)
+    marks = [json.dumps({"kind": "sub-agent", "agent": name}) for name in ("a", "b")]
+    first, second = (
+        Said(
+            a_call(n, a_sample([8], [7, n]), lineage=mark), (Message("user", "count"),), (), Message("assistant", "ok")
+        )
+        for n, mark in enumerate(marks, 1)
+    )
+    found = recovered([main, first, second], BranchesSection())
+    assert [f.cause for f in forks([main, first, second], found, str)] == [Cause.SUB_AGENT, Cause.SUB_AGENT]
+    assert found.left_out == {} and len(found.rows) == 3
 
 
 def test_a_history_cut_to_its_tail_is_a_compaction_that_kept_the_tail() -> None:

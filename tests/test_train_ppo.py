@@ -165,7 +165,7 @@ def test_E13_a_warm_up_moves_the_critic_alone(base: Path) -> None:
 
 def test_a_warmed_up_critic_explains_the_returns(base: Path) -> None:
     policy = make_policy(base)
-    critic = Critic(policy, CriticSettings(learning_rate=1e-2, clip=0.0, updates=12), seed=1)
+    critic = Critic(policy, CriticSettings(learning_rate=1e-2, clip=0.0, updates=3), seed=1)
     warm_up = PpoSettings(UpdateSettings(), is_warm_up=True)
     optimizer = make_optimizer(policy, 1e-3)
     before = learn(policy, critic, a_batch(), optimizer, warm_up)[1]

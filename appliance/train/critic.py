@@ -31,6 +31,8 @@ from appliance.train.ranks import Ranks
 from appliance.train.update import bounded, refuse_nan
 
 Floats = NDArray[np.float64]
+WARM_UP_PASSES = 4
+"""A warm-up goes over its batch this many times as often as a later step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,14 +95,19 @@ class Critic:
             found: Floats = self._values(packed).double().cpu().numpy()
             return found
 
-    def learn(self, parts: Many[Many[Packed]], targets: Many[Many[Targets]]) -> ValueMetrics:
-        """`settings.updates` passes over the minibatches `parts`; every value is held near the same old one."""
+    def learn(self, parts: Many[Many[Packed]], targets: Many[Many[Targets]], is_warm_up: bool = False) -> ValueMetrics:
+        """`settings.updates` passes over the minibatches `parts`; every value is held near the same old one.
+
+        In a warm-up more of them, and values move freely: they start at 0, far from any return, and nobody uses them.
+        """
+        passes = self.settings.updates * (WARM_UP_PASSES if is_warm_up else 1)
+        clip = 0.0 if is_warm_up else self.settings.clip
         old, returns = self._all_chained([t for part in targets for t in part])
         losses = clipped = grad_norm = 0.0
-        for _ in range(self.settings.updates if len(returns) else 0):
+        for _ in range(passes if len(returns) else 0):
             losses = clipped = 0.0
             for packs, own in zip(parts, targets, strict=True):
-                lost, held, grad_norm = self._update(packs, own)
+                lost, held, grad_norm = self._update(packs, own, clip)
                 losses, clipped = losses + lost, clipped + held
         count = max(len(returns), 1)
         return ValueMetrics(losses / count, clipped / count, grad_norm, explained_variance(old, returns))
@@ -112,11 +119,11 @@ class Critic:
         nothing = np.zeros(0)
         return np.concatenate([nothing, *(v for v, _ in told)]), np.concatenate([nothing, *(r for _, r in told)])
 
-    def _update(self, packs: Many[Packed], targets: Many[Targets]) -> tuple[float, float, float]:
+    def _update(self, packs: Many[Packed], targets: Many[Targets], clip: float) -> tuple[float, float, float]:
         """One optimiser step on the mean loss of the chained terms; (summed loss, clipped terms, gradient norm)."""
         total = sum(self._ranks.gathered(sum(int(t.chained.sum()) for t in targets)))
         self.optimizer.zero_grad(set_to_none=True)
-        sums = [self._accumulate(p, t, total) for p, t in zip(packs, targets, strict=True) if t.chained.any()]
+        sums = [self._accumulate(p, t, total, clip) for p, t in zip(packs, targets, strict=True) if t.chained.any()]
         told = [s for own in self._ranks.gathered(sums) for s in own]
         losses, clipped = (sum(s[i] for s in told) for i in (0, 1))
         self._ranks.add_up(self.parameters())
@@ -127,13 +134,13 @@ class Critic:
         self.optimizer.zero_grad(set_to_none=True)
         return losses, clipped, grad_norm
 
-    def _accumulate(self, packed: Packed, targets: Targets, total: int) -> tuple[float, float]:
+    def _accumulate(self, packed: Packed, targets: Targets, total: int, clip: float) -> tuple[float, float]:
         chained = torch.from_numpy(targets.chained).to(self._policy.device)
         with using(self._policy, CRITIC):
             values = self._values(packed)[chained]
             losses, held = value_loss(
                 values, self._tensor(targets.old_values)[chained], self._tensor(targets.returns)[chained],
-                self.settings.clip,
+                clip,
             )  # fmt: skip
             (losses.sum() / total).backward()  # type: ignore[no-untyped-call]
         return float(losses.detach().sum()), float(held.sum())

@@ -73,7 +73,7 @@ def learn(
                 for own, held in zip(credited, old, strict=True)
             ]
         )
-    return metrics, critic.learn(parts, [[c[1] for c in own] for own in credited])
+    return metrics, critic.learn(parts, [[c[1] for c in own] for own in credited], settings.is_warm_up)
 
 
 def credit_by_term(

@@ -1,0 +1,135 @@
+"""Which way of training gains most on the pocket policy: one table each for the algorithm, branches and harnesses.
+
+python tests/bench/bench_algorithms.py --home FOLDER [--seeds 0 1 2] [--only base ppo …] [--steps 11] [--set K=V …]
+
+Each variant and seed is one `corral train data/demo.toml`, all with the same number of rollouts; runs that FOLDER's
+record holds as done are not made again, so an interrupted bench goes on. About ten minutes a run on two quiet cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(CHECKOUT))
+
+from appliance.finish import summary  # noqa: E402
+from appliance.store import Store  # noqa: E402
+from appliance.types import RunState  # noqa: E402
+
+VARIANTS: dict[str, dict[str, str]] = {
+    "base": {},
+    "ppo": {"train.algorithm": "ppo"},
+    "leave_out": {f"branches.{name}": "leave_out" for name in ("compaction", "sub_agent", "parallel")},
+    "pi_alone": {"harnesses": "pi"},
+    "codex_alone": {"harnesses": "codex"},
+}
+TABLES = {
+    "tree-GRPO against tree-PPO": {"tree-GRPO": "base", "tree-PPO": "ppo"},
+    "branches included against left out": {"included": "base", "left out": "leave_out"},
+    "mixed harnesses against one": {"both": "base", "pi alone": "pi_alone", "codex alone": "codex_alone"},
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--home", type=Path, required=True, help="CORRAL_HOME of the runs")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--only", nargs="+", choices=list(VARIANTS), default=list(VARIANTS))
+    parser.add_argument("--steps", type=int, default=11)
+    parser.add_argument("--set", nargs="*", default=[], dest="overrides", help="KEY=VALUE for every run")
+    options = parser.parse_args()
+    options.home.mkdir(parents=True, exist_ok=True)
+    for seed in options.seeds:
+        for name in options.only:
+            run_once(options.home, name, seed, [f"train.steps={options.steps}", *options.overrides])
+    print(tables(options.home, options.seeds))
+
+
+def run_once(home: Path, name: str, seed: int, overrides: list[str]) -> None:
+    """Makes the run of one variant and seed, or goes on with it; nothing when it is done."""
+    environment = os.environ | {"CORRAL_HOME": str(home)}
+    found = runs(home).get(f"{name}-{seed}")
+    if found and found[1] is RunState.DONE:
+        return
+    keys = [f"{key}={value}" for key, value in VARIANTS[name].items()]
+    settings = [part for text in (f"name={name}-{seed}", f"seed={seed}", *overrides, *keys) for part in ("--set", text)]
+    command = ["resume", found[0]] if found else ["train", str(CHECKOUT / "data" / "demo.toml"), *settings]
+    subprocess.run(
+        [sys.executable, "-m", "appliance.cli", *command, "--plain"], env=environment, check=True, cwd=CHECKOUT
+    )
+
+
+def runs(home: Path) -> dict[str, tuple[str, RunState]]:
+    """Name → (id, state) of the newest run that bears it."""
+    if not (home / "record.db").exists():
+        return {}
+    store = Store.open(home / "record.db", readonly=True)
+    found = {run.name: (run.id, run.state) for run in reversed(store.runs())}
+    store.close()
+    return found
+
+
+def tables(home: Path, seeds: list[int]) -> str:
+    """One table a comparison: Pass@1 before → after and the gain, for each harness and seed, and the mean gain."""
+    store = Store.open(home / "record.db", readonly=True)
+    done = {name: summary(store, run_id) for name, (run_id, state) in runs(home).items() if state is RunState.DONE}
+    branches = {name: branch_shares(store, found["run"]) for name, found in done.items()}
+    store.close()
+    lines: list[str] = []
+    for title, rows in TABLES.items():
+        lines += [
+            "",
+            title,
+            f"{'':<14} {'harness':<10} " + " ".join(f"{f'seed {s}':<22}" for s in seeds) + " mean gain",
+        ]
+        for label, variant in rows.items():
+            lines += row(label, variant, seeds, done)
+        told = {b for v in rows.values() for s in seeds for b, share in branches.get(f"{v}-{s}", {}).items() if share}
+        if "left out" in rows:
+            lines.append(
+                f"  trained tokens off the main path: {', '.join(sorted(told)) or 'none, so both are the same'}"
+            )
+    return "\n".join(lines)
+
+
+def row(label: str, variant: str, seeds: list[int], done: dict[str, dict[str, Any]]) -> list[str]:
+    """The lines of one variant: one a harness."""
+    found = {
+        seed: {h["name"]: h for h in done[f"{variant}-{seed}"]["harnesses"]}
+        for seed in seeds
+        if f"{variant}-{seed}" in done
+    }
+    lines = []
+    for harness in sorted({h for own in found.values() for h in own}, reverse=True):
+        cells, gains = [], []
+        for seed in seeds:
+            result = found.get(seed, {}).get(harness)
+            if result is None or result["gain"] is None:
+                cells.append(f"{'–':<22}")
+                continue
+            gains.append(100 * result["gain"])
+            cells.append(f"{100 * result['before']:5.1f} → {100 * result['after']:5.1f} ({gains[-1]:+5.1f}) ")
+        lines.append(f"{label:<14} {harness:<10} {' '.join(cells)} {statistics.mean(gains) if gains else 0:+6.1f}")
+    return lines or [f"{label:<14} not run"]
+
+
+def branch_shares(store: Store, run_id: str) -> dict[str, float]:
+    """Branch other than the main path → its trained tokens over the run's steps."""
+    found: dict[str, float] = {}
+    for _, _, metrics in store.steps(run_id):
+        for name, value in metrics.items():
+            kind, _, branch = name.partition("/")
+            if kind == "trained_tokens" and branch != "continuation":
+                found[branch] = found.get(branch, 0.0) + value
+    return found
+
+
+if __name__ == "__main__":
+    main()

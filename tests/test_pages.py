@@ -14,6 +14,7 @@ from appliance.dbcheck import check
 from appliance.record import record_path
 from appliance.store import Store
 from appliance.types import Purpose, Reward, RolloutPlan, RolloutState
+from tui.state import Reader, Wanted
 
 
 @pytest.fixture
@@ -95,3 +96,16 @@ def test_the_bench_measures_what_is_promised() -> None:
     assert found["unique_tokens"] == 24_000 + 100 * 160
     assert [unique for unique, _ in found["curve"]] == [8_000 + n * 32_000 for n in (1, 2, 4, 8, 16)]
     assert found["bytes_per_unique_token"] < 10
+
+
+def test_the_terminal_ui_reads_a_page_of_a_long_run_and_counts_all_of_it(tmp_path: Path) -> None:
+    run_id, newest = fill(tmp_path, 8000)
+    reader = Reader(tmp_path)
+    try:
+        snapshot = reader.poll(Wanted(run_id=run_id, rollout_id=3))
+    finally:
+        reader.close()
+    assert snapshot.problem is None and len(snapshot.rollouts) == pages.PAGE < snapshot.counts["graded"] == 800
+    assert snapshot.rollouts[0].id == newest  # the newest that ended on top
+    assert snapshot.rollout is not None and snapshot.rollout.id == 3 and len(snapshot.calls) == 10
+    assert sum(step.num_rollouts for step in snapshot.curve.steps) == 800

@@ -57,15 +57,15 @@ class RolloutsView(View):
         self._list.show(snapshot.rollouts)
         now, rollouts = snapshot.now, snapshot.rollouts
         paces = [r.pace(now) for r in rollouts if r.is_live]
-        states = [r.state for r in rollouts]
+        counts = snapshot.counts
         spans = [(f"{len(paces)} live", "bold")]
         for pace, style in (("slow", "$warning"), ("hung", "bold $error")):
             if pace in paces:
                 spans.append((f"   {PACE_LOOKS[pace][0]} {paces.count(pace)} {pace}", style))
-        failed = states.count(RolloutState.FAILED)
-        spans.append((f"   {states.count(RolloutState.GRADED)} graded", "$muted"))
+        failed = counts.get(RolloutState.FAILED, 0)
+        spans.append((f"   {counts.get(RolloutState.GRADED, 0)} graded", "$muted"))
         spans.append((f"   {failed} failed", "$error" if failed else "$muted"))
-        spans.append((f"   {states.count(RolloutState.PLANNED)} waiting", "$muted"))
+        spans.append((f"   {counts.get(RolloutState.PLANNED, 0)} waiting", "$muted"))
         self.say(*spans)
         self._detail(self._list.current)
 

@@ -141,6 +141,8 @@ class Snapshot:
     runs: tuple[RunLine, ...] = ()
     run: RunLine | None = None
     rollouts: tuple[RolloutLine, ...] = ()
+    counts: Mapping[str, int] = field(default_factory=dict)
+    """All rollouts of the run by state; `rollouts` holds only the newest of a long run."""
     curve: Curve = field(default_factory=Curve)
     events: tuple[EventLine, ...] = ()
     rollout: RolloutLine | None = None
@@ -201,12 +203,16 @@ class Reader:
         shown = pages.screenful(store, run.id)
         rollouts = _ordered([_rollout_line(r, run.config) for r in shown])
         opened = next((r for r in rollouts if r.id == wanted.rollout_id), None)
+        if opened is None and wanted.rollout_id is not None:  # long past: it has left the page
+            older = pages.one(store, wanted.rollout_id)
+            opened = _rollout_line(older, run.config) if older and older.plan.run_id == run.id else None
         groups = pages.groups(store, run.id)
         tested = [r for purpose in EVALUATIONS for r in store.rollouts(run.id, purpose)]
         return Snapshot(
             runs=lines,
             run=chosen,
             rollouts=rollouts,
+            counts=pages.counts(store, run.id),
             curve=read_curve(groups, tested, store.steps(run.id), chosen.num_steps),
             events=_events(store, run.id),
             rollout=opened,

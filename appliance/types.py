@@ -73,7 +73,7 @@ class StopReason(StrEnum):
 
 
 class CallKind(StrEnum):
-    """Who made a call. Only the main agent's calls are trained on."""
+    """Who made a call; `branches.roles` makes a label of it, and `[branches]` says how that is trained."""
 
     MAIN = "main"
     SUB_AGENT = "sub-agent"

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import anyio
 import httpx
 
 from appliance.errors import CaptureError
@@ -20,6 +21,8 @@ from appliance.wire.upstream import anthropic_body, anthropic_message, openai_bo
 
 # Argument names by which shell tools take their command, in the order they are looked for.
 _ARGUMENTS = ("command", "cmd")
+_BUSY = (429, 503, 529)
+_BUSY_TRIES, _BUSY_S, _BUSY_MOST_S = 3, 2.0, 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +166,7 @@ class UpstreamTeacher:
         if upstream.api not in ("chat", "messages"):
             raise ValueError(f"teacher api {upstream.api!r}: must be chat or messages")
         self._upstream = upstream
+        self._limit = "max_tokens"  # older servers know no other; the newer name is learnt from their refusal
         self._client = httpx.AsyncClient(timeout=upstream.timeout_s, trust_env=False)
 
     async def __aenter__(self) -> UpstreamTeacher:
@@ -177,21 +181,43 @@ class UpstreamTeacher:
     ) -> tuple[Answer, Sample | None]:
         """The upstream model's answer; CaptureError("teacher") says what it said when it refused."""
         up = self._upstream
-        if up.api == "chat":
-            path, headers = "/chat/completions", {"authorization": f"Bearer {up.key}"}
-            body, read = openai_body(request, up.model, up.max_tokens), openai_message
-        else:
-            path, headers = "/messages", {"x-api-key": up.key, "anthropic-version": "2023-06-01"}
-            body, read = anthropic_body(request, up.model, up.max_tokens), anthropic_message
-        headers["content-type"] = "application/json"
-        try:
-            reply = await self._client.post(up.base + path, content=body, headers=headers)
-        except httpx.HTTPError as e:
-            raise CaptureError("teacher", f"{up.url}: {type(e).__name__}: {e}") from e
+        reply = await self._asked(request)
+        if _wants_completion_limit(reply) and self._limit == "max_tokens":
+            self._limit = "max_completion_tokens"
+            reply = await self._asked(request)
         if not reply.is_success:
             raise CaptureError("teacher", f"{up.url} answered {reply.status_code}: {reply.text[:300]}")
         try:
-            message, is_cut = read(reply.content)
+            message, is_cut = (openai_message if up.api == "chat" else anthropic_message)(reply.content)
         except ValueError as e:
             raise CaptureError("teacher", f"{up.url}: unreadable answer: {e}") from e
         return Answer(message, StopReason.LENGTH if is_cut else StopReason.STOP), None
+
+    async def _asked(self, request: Request) -> httpx.Response:
+        """The reply; a busy upstream is asked again after the time it names, a few times."""
+        for tries_left in range(_BUSY_TRIES, -1, -1):
+            reply = await self._post(request)
+            if reply.status_code not in _BUSY or not tries_left:
+                break
+            named = reply.headers.get("retry-after", "")
+            await anyio.sleep(min(float(named) if named.isdigit() else _BUSY_S, _BUSY_MOST_S))
+        return reply
+
+    async def _post(self, request: Request) -> httpx.Response:
+        up = self._upstream
+        if up.api == "chat":
+            path, headers = "/chat/completions", {"authorization": f"Bearer {up.key}"}
+            body = openai_body(request, up.model, up.max_tokens, self._limit)
+        else:
+            path, headers = "/messages", {"x-api-key": up.key, "anthropic-version": "2023-06-01"}
+            body = anthropic_body(request, up.model, up.max_tokens)
+        headers["content-type"] = "application/json"
+        try:
+            return await self._client.post(up.base + path, content=body, headers=headers)
+        except httpx.HTTPError as e:
+            raise CaptureError("teacher", f"{up.url}: {type(e).__name__}: {e}") from e
+
+
+def _wants_completion_limit(reply: httpx.Response) -> bool:
+    """Whether this is how OpenAI's reasoning models refuse `max_tokens`."""
+    return reply.status_code == 400 and "max_completion_tokens" in reply.text

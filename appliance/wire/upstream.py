@@ -17,9 +17,9 @@ from appliance.wire.body import (
 )
 
 
-def openai_body(request: Request, model: str, max_tokens: int) -> bytes:
-    """`request` as a Chat Completions body, not streamed."""
-    body: JsonObject = {"model": model, "max_tokens": max_tokens, "messages": [_openai(m) for m in request.messages]}
+def openai_body(request: Request, model: str, max_tokens: int, limit: str = "max_tokens") -> bytes:
+    """`request` as a Chat Completions body, not streamed. OpenAI's reasoning models call `limit` otherwise."""
+    body: JsonObject = {"model": model, limit: max_tokens, "messages": [_openai(m) for m in request.messages]}
     if request.tools:
         body["tools"] = [
             {"type": "function", "function": _named(tool) | {"parameters": json.loads(tool.parameters)}}

@@ -55,11 +55,12 @@ class _Attempt:
     paths: list[tuple[int, TokenIds]] = field(default_factory=list)
 
     def grow(self, leaf: int, ids: TokenIds) -> None:
-        """Adds a path; the newest one, when this goes on from it, becomes a part of it and needs no memory."""
-        if self.paths:
-            node, before = self.paths[-1]
-            if len(before) <= len(ids) and np.array_equal(before, ids[: len(before)]):
-                self.paths[-1] = (node, ids[: len(before)])
+        """Adds a path. When it goes on from the newest one, that and all that lie in it become parts of the new one."""
+        before = self.paths[-1][1] if self.paths else ids[:0]
+        if len(before) and np.array_equal(before, ids[: len(before)]):
+            self.paths = [
+                (node, ids[: len(path)] if path is before or path.base is before else path) for node, path in self.paths
+            ]
         self.paths.append((leaf, ids))
 
 

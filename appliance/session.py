@@ -102,15 +102,22 @@ class Recorded:
     delivered: bool
     lineage: Lineage
     arrived: bool = False
+    parent: Recorded | None = None
 
     def give_up_ids(self, later: TokenIds) -> None:
-        """Keep this call's ids as a part of `later`, a prompt that begins with them, instead of a copy."""
+        """Keep the ids of this call, and of those it continues, as parts of `later`, a prompt that begins with them."""
         if self.sample is None:
             return
-        cut, end = len(self.sample.prompt_ids), len(self.sample.prompt_ids) + len(self.sample.sampled_ids)
-        same = np.array_equal(later[:cut], self.sample.prompt_ids)
-        if same and np.array_equal(later[cut:end], self.sample.sampled_ids):
-            self.sample = replace(self.sample, prompt_ids=later[:cut], sampled_ids=later[cut:end])
+        before = self.sample.prompt_ids
+        cut, end = len(before), len(before) + len(self.sample.sampled_ids)
+        same = np.array_equal(later[:cut], before) and np.array_equal(later[cut:end], self.sample.sampled_ids)
+        call: Recorded | None = self if same else None
+        while call is not None and call.sample is not None:
+            if call is not self and call.sample.prompt_ids.base is not before:
+                return  # it has gone over to another continuation already
+            cut, end = len(call.sample.prompt_ids), len(call.sample.prompt_ids) + len(call.sample.sampled_ids)
+            call.sample = replace(call.sample, prompt_ids=later[:cut], sampled_ids=later[cut:end])
+            call = call.parent
 
 
 @dataclass(eq=False, slots=True)
@@ -244,6 +251,7 @@ class Session:
             self.is_cut = str(answer.stop_reason) == "length"
         self.num_sampled_tokens += answer.num_sampled_tokens if recorded.sample is not None else 0
         self.errors.pop(call.key, None)  # the harness's retry made good what had failed
+        recorded.parent = call.parent
         if call.parent is not None and recorded.sample is not None:
             call.parent.give_up_ids(recorded.sample.prompt_ids)
         call.request = call.prompt_ids = call.parent = None  # the record has them

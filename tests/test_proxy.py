@@ -571,3 +571,18 @@ async def test_template_mode_renders_every_prompt_anew(tmp_path: Path) -> None:
         assert second[:n].tolist() == first.tolist()
         assert second[n:][: len(spelled(SAY_LS))].tolist() != spelled(SAY_LS).tolist()
         assert renderer().decode(second[n:]).startswith('<tool_call>\n{"name": "bash", "arguments": {"command": "ls')
+
+
+async def test_a_long_conversation_holds_its_ids_once(tmp_path: Path) -> None:
+    async with running(tmp_path, *[SAY_LS] * 5) as at, at.http() as http:
+        messages: list[dict[str, object]] = [USER]
+        for turn in range(5):
+            reply = await http.post("/s/tok/v1/chat/completions", json=chat_body(*messages))
+            said = reply.json()["choices"][0]["message"]
+            result = {"role": "tool", "tool_call_id": said["tool_calls"][0]["id"], "content": f"result {turn}"}
+            messages += [said, result]
+        calls = [call.recorded for call in at.proxy._sessions["tok"].calls.values()]
+        newest = calls[-1].sample.prompt_ids
+        for recorded, fed in zip(calls, at.engine.fed, strict=True):
+            assert recorded.sample.prompt_ids.tolist() == fed.tolist()
+            assert recorded is calls[-1] or recorded.sample.prompt_ids.base is newest

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
@@ -47,6 +48,9 @@ TASK = CHECKOUT / "data" / "check" / "three-turns"
 TIMEOUT_S = 240
 MAX_CALLS = 40
 RUN_ID = "check"
+# How the four wires count an answer's tokens; a stream's last number is the whole.
+TOLD_TOKENS = re.compile(rb'"(?:completion_tokens|output_tokens|candidatesTokenCount)":\s*(\d+)')
+NOT_FOUND = 127  # a shell's exit code for a program that is not there
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +233,8 @@ def _card(harness: Harness, trial: Trial, left_behind: tuple[str, ...]) -> Card:
         peak_mb=round(trial.peak_bytes / 1e6, 1),
         calls=len(calls),
         prompt_tokens=len(samples[0].prompt_ids) if samples else 0,
-        stray_ids=_num_unlike([sample.sampled_ids for sample in samples], trial.sampled),
+        stray_ids=_num_unlike([sample.sampled_ids for sample in samples], trial.sampled)
+        + sum(map(_is_told_wrong, calls)),
         left_behind=left_behind,
         problem="",
         output=trial.outcome.output[-2000:] if trial.outcome else "",
@@ -253,9 +258,17 @@ def _num_unlike(recorded: Sequence[TokenIds], sampled: Sequence[TokenIds]) -> in
     return sum(abs(count) for count in counts.values())
 
 
+def _is_told_wrong(call: Call) -> bool:
+    """Whether the answer's usage block, where it has one, counts other than the sampled ids."""
+    told = TOLD_TOKENS.findall(call.response_bytes)
+    return bool(told) and call.sample is not None and int(told[-1]) != len(call.sample.sampled_ids)
+
+
 def _problem(card: Card, harness: Harness, rollout: Rollout) -> str:
     """The first thing that breaks the contract, in words."""
+    not_found = "a program of its launch line is not in its image (exit code 127): correct launch.argv or image.layer"
     claims = [
+        (card.exit_code != NOT_FOUND, not_found),
         (rollout.state is RolloutState.GRADED, f"{rollout.failure}: {rollout.failure_detail}"),
         (card.exit_code == 0, f"it ended with exit code {card.exit_code}"),
         (card.wires == (harness.wire,), f"it spoke {', '.join(card.wires) or 'nothing'}, not {harness.wire}"),

@@ -82,7 +82,7 @@ def test_several_runs_say_how_stable_a_harness_is(images: Path) -> None:
     ("script", "said"),
     [
         ("sleep 600", "harness:timeout"),
-        ("no-such-program", "harness:no_call"),
+        ("no-such-program", "not in its image"),
         ("exit 3", "exit code 3"),
     ],
 )

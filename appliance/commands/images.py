@@ -43,6 +43,9 @@ def _build(arguments: argparse.Namespace) -> None:
         show_event(arguments, {"part": "images", "message": line})
 
     chosen = _chosen(arguments, FIRST)
+    for harness in chosen:
+        if harness.terms:
+            tell(f"{harness.name}: {harness.terms}")
     build_images(podman_home(home()), chosen, tell)
     if arguments.pack:
         from appliance.taskimages import build_task_images

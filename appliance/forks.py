@@ -162,6 +162,12 @@ def _cause(n: int, earlier: Sequence[int], twin: int | None, role: Role, view: _
     if role.branch is Branch.AUXILIARY and begins:
         return (Cause.STRAY if call.call.kind is CallKind.STRAY else Cause.AUXILIARY), nearest, ""
     if role.branch is Branch.COMPACTION and (begins or not _echoes(view.calls[nearest], call)):
+        if role.reentered is not None:
+            return (
+                Cause.COMPACTION,
+                nearest,
+                f"wrote the summary that call {_sequence(role.reentered, view)} starts from",
+            )
         return Cause.COMPACTION, nearest, f"{role.kept} messages of the old history were kept"
     rivals = [e for e in earlier if _asks_the_same(e, n, view)]
     if rivals and role.branch is Branch.SUB_AGENT and agent(call.call) != agent(view.calls[rivals[-1]].call):
@@ -184,6 +190,10 @@ def _nearest(n: int, earlier: Sequence[int], view: _View) -> int:
         return sum(a == b for a, b in zip(own, said, strict=False)), common_prefix(_path(view.sample(e)), prompt), e
 
     return max(earlier, key=likeness)
+
+
+def _sequence(n: int, view: _View) -> int:
+    return view.calls[n].call.sequence
 
 
 def _asks_the_same(a: int, b: int, view: _View) -> bool:

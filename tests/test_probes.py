@@ -188,6 +188,7 @@ async def probe_all(folder: Path) -> dict[str, dict[str, str]]:
         listeners.append(await anyio.create_unix_listener(f"\0corral-probe-{port}"))
         tasks = await stack.enter_async_context(anyio.create_task_group())
         for listener in listeners:
+            stack.push_async_callback(listener.aclose)
             tasks.start_soon(listener.serve, hang_up)
         podman = await stack.enter_async_context(Podman(podman_home(home())))
         async with Pool([Host(podman)], folder / "sandboxes", labels, at_most=2) as pool:

@@ -11,6 +11,7 @@ import base64
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 
 from appliance.types import Answer, Message, Request, StopReason, Tool, ToolCall
 from appliance.wire.body import (
@@ -100,6 +101,7 @@ def _field(source: Mapping[str, object], name: str) -> object:
     return value if value is not None else source.get(_snake(name))
 
 
+@cache
 def _snake(name: str) -> str:
     return "".join(f"_{c.lower()}" if c.isupper() else c for c in name)
 

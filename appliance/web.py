@@ -347,14 +347,18 @@ async def serving(app: Starlette, sockets: Sequence[socket.socket]) -> AsyncIter
         timeout_graceful_shutdown=2,
     )  # fmt: skip
     server = _Server(config)
-    async with anyio.create_task_group() as group:
-        group.start_soon(server.serve, list(sockets))
-        with anyio.fail_after(10):
-            await server.is_ready.wait()
-        try:
-            yield
-        finally:
-            server.should_exit = True
+    try:
+        async with anyio.create_task_group() as group:
+            group.start_soon(server.serve, list(sockets))
+            with anyio.fail_after(10):
+                await server.is_ready.wait()
+            try:
+                yield
+            finally:
+                server.should_exit = True
+    finally:
+        for bound in sockets:  # an error out of the block cancels the server before it closes them
+            bound.close()
 
 
 def unix_socket(path: Path) -> socket.socket:

@@ -310,7 +310,8 @@ class Supervisor:
 
     def _say_step(self, step: int) -> None:
         metrics = dict((s, m) for s, _, m in self.store.steps(self.run.id))[step]
-        shown = "  ".join(f"{key} {metrics[key]:.3f}" for key in ("reward", "loss", "logprob_gap") if key in metrics)
+        names = ("reward", "loss", "explained_variance", "logprob_gap", "frac_reward_zero_std")
+        shown = "  ".join(f"{key} {metrics[key]:.3f}" for key in names if key in metrics)
         self.log("info", "trainer", f"step {step}/{self.config.train.steps}  {shown}")
 
     # ------------------------------------------------------------------ many rollouts

@@ -159,6 +159,7 @@ async def test_a_chat_call_comes_back_whole(tmp_path: Path) -> None:
         assert (call.function.name, call.function.arguments) == ("bash", '{"command":"ls -a"}')
         assert reply.choices[0].finish_reason == "tool_calls"
         assert reply.usage.completion_tokens == len(spelled(SAY_LS))
+        assert at.record.drafts[0].template == renderer().fingerprint
 
 
 async def test_a_streamed_chat_call_adds_up(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def test_a_rollout_that_was_cut_off_bootstraps() -> None:
     assert found == pytest.approx([0.4, 0.5])
 
 
-def test_masked_positions_do_not_matter() -> None:
+def test_E15_masked_positions_do_not_matter() -> None:
     values = np.array([0.0, 0.0, 100.0])
     for order in ("time", "path"):
         settings = GaeSettings(0.9, 0.7, order)

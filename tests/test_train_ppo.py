@@ -117,7 +117,7 @@ def reference(policy: Policy, critic: Critic, batch: Batch, gamma: float, lam: f
     return found[0], found[1]
 
 
-@pytest.mark.parametrize(("gamma", "lam"), [(1.0, 1.0), (0.95, 0.8)])
+@pytest.mark.parametrize(("gamma", "lam"), [pytest.param(1.0, 1.0, marks=pytest.mark.slow), (0.95, 0.8)])
 def test_E8_the_packed_update_is_the_reference_written_path_by_path(base: Path, gamma: float, lam: float) -> None:
     policy = make_policy(base)
     critic = a_critic(policy)

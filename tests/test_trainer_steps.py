@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -114,6 +118,42 @@ def test_ppo_warms_its_critic_up_then_trains_and_resumes_with_it(base: Path, tmp
     assert {number: sha256 for number, _, sha256 in run.store.versions("r")}[2] != versions[1]
     assert found["loss"] != 0 and found["value_loss"] > 0 and found["value_grad_norm"] > 0
     assert replay(run.store, "r").differences == ()
+
+
+@pytest.mark.slow
+def test_two_ranks_take_a_ppo_step_from_the_record_and_the_second_needs_no_record(base: Path, tmp_path: Path) -> None:
+    keys = {"train__parity_stop": 0, "train__parity_alarm": 0, "train__value_warmup_steps": 0}
+    run = ARun(tmp_path, base, config(train__algorithm="ppo", train__kl_weight=0.1, **keys))
+    run.play(1, [1.0, 0.0, 1.0, 0.0])
+    launcher = ["torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node=2", "-m"]
+    trainer = [sys.executable, "-m", *launcher, "appliance.train.trainer", "train", str(tmp_path), "r"]
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(trainer, stdout=log, stderr=log)
+        try:
+            for _ in range(2400):
+                if process.poll() is not None or run.store.steps("r")[0][1] == "done":
+                    break
+                time.sleep(0.1)
+        finally:
+            process.kill()  # as the guard does; the ranks have sessions of their own and must end all the same
+            process.wait()
+    assert run.store.steps("r")[0][1] == "done", (tmp_path / "log").read_text()[-3000:]
+    assert run.metrics(1)["num_terms"] == 48 and run.metrics(1)["value_loss"] > 0
+    for _ in range(200):
+        if not ranks_of(tmp_path):
+            break
+        time.sleep(0.1)
+    assert not ranks_of(tmp_path)
+
+
+def ranks_of(home: Path) -> list[int]:
+    """Processes whose command line names this run's home."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if str(home).encode() in path.read_bytes():
+                found.append(int(path.parent.name))
+    return found
 
 
 def test_a_kl_term_is_measured_against_version_zero(base: Path, tmp_path: Path) -> None:

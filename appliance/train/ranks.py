@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from appliance.engine_guard import die_with_parent
 from appliance.train.batch import Sequence, deal
 
 LIFE = timedelta(minutes=30)
@@ -89,6 +90,7 @@ def join() -> Ranks:
     count = int(os.environ.get("WORLD_SIZE", "1"))
     if count == 1:
         return Ranks()
+    die_with_parent()  # a rank has a session of its own, which a kill of torchrun's group does not reach (I8)
     if torch.cuda.is_available():
         torch.cuda.set_device(local_rank())
     dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo", timeout=LIFE)

@@ -1,0 +1,202 @@
+"""What an update costs, packed and flat: one case a process, so that its peak memory is its own.
+
+`python -m appliance.train.measuring JSON` prints one JSON object. Seconds are CPU seconds of the process where the
+model is on a CPU, since other work on the machine changes those least, and wall-clock seconds on a GPU.
+
+Shapes: a batch is `branches` rows of `shared` + `own` tokens under one prefix; the last `own` of each are trained.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from appliance.train.adapters import using
+from appliance.train.bases import BaseSettings
+from appliance.train.batch import Packed, Sequence, pack
+from appliance.train.critic import Critic, CriticSettings, Targets
+from appliance.train.policy import Policy, PolicySettings, load_policy, set_threads
+from appliance.train.ranks import Ranks, join, leave
+from appliance.train.update import UpdateSettings, learn, make_optimizer
+
+VALUES_SEED = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One measurement. kind: `share` (packed and flat in turn), `peak` (one update), `ranks` (under torchrun)."""
+
+    kind: str
+    model: str
+    shared: int
+    branches: int
+    own: int
+    quantization: Any = "none"
+    checkpointing: bool = False
+    lora_rank: int = 16
+    threads: int = 1
+    repeats: int = 1
+    device: str = "cpu"
+    with_critic: bool = False
+
+
+def batch(case: Case, vocabulary: int) -> list[Sequence]:
+    """The rows of the case: rollouts of alternating advantage that share all but their last tokens."""
+    draw = np.random.default_rng(0)
+    prefix = draw.integers(2, vocabulary, case.shared)
+    rows = []
+    for number in range(case.branches):
+        ids = np.concatenate([prefix, draw.integers(2, vocabulary, case.own)]).astype(np.int32)
+        mask = np.arange(len(ids)) >= case.shared
+        rows.append(Sequence(ids, mask, np.full(len(ids), -8, np.float32), (-1.0) ** number, number))
+    return rows
+
+
+def load(case: Case) -> Policy:
+    """The case's policy with a fresh adapter."""
+    set_threads(case.threads)
+    base = BaseSettings(case.quantization, "auto", case.checkpointing)
+    return load_policy(Path(case.model), PolicySettings(base, case.lora_rank, case.device))
+
+
+def measure(case: Case) -> dict[str, Any]:
+    """The object that a case promises."""
+    policy = load(case)
+    rows = batch(case, int(policy.model.get_base_model().config.vocab_size))
+    if case.kind == "ranks":
+        return _ranks(case, policy, rows)
+    packed, flat = pack(rows, 1 << 30), [p for row in rows for p in pack([row], 1 << 30)]
+    step = _step(case, policy)
+    if case.kind == "peak":
+        seconds = _timed(case, lambda: step(packed))
+        return {"seconds": seconds, "unique_tokens": packed[0].num_tokens, "peak_bytes": peak_bytes(case)}
+    best: dict[str, float] = {}
+    for _ in range(case.repeats):
+        for name, packs in (("packed", packed), ("flat", flat)):
+            seconds = _timed(case, lambda packs=packs: step(packs))
+            best[name] = min(best.get(name, seconds), seconds)
+    return {"packed_s": best["packed"], "flat_s": best["flat"], **_tokens(packed)}
+
+
+def _tokens(packed: list[Packed]) -> dict[str, int]:
+    return {
+        "unique_tokens": sum(p.num_tokens for p in packed),
+        "flat_tokens": sum(p.num_flat_tokens for p in packed),
+    }
+
+
+def _step(case: Case, policy: Policy) -> Callable[[list[Packed]], None]:
+    """Forward and backward of a GRPO update, or of a PPO update with its critic; no optimiser step."""
+    settings = UpdateSettings()
+    critic = Critic(policy, CriticSettings(), VALUES_SEED) if case.with_critic else None
+
+    def step(packs: list[Packed]) -> None:
+        total = sum(p.num_terms for p in packs)
+        for packed in packs:
+            if critic is not None:
+                _value_step(critic, policy, packed)
+            logprobs = policy.logprobs(packed, settings.temperature)
+            advantages = torch.from_numpy(packed.advantages).to(policy.device)
+            (-(logprobs - logprobs.detach()).exp() * advantages).sum().div(total).backward()
+        policy.model.zero_grad(set_to_none=True)
+
+    return step
+
+
+def _value_step(critic: Critic, policy: Policy, packed: Packed) -> None:
+    """What a critic adds to a pack: its values, and its own gradient."""
+    from appliance.train.adapters import CRITIC
+
+    values = critic.values(packed)
+    targets = Targets(values, values + 1, np.ones(len(values), dtype=np.bool_))
+    with using(policy, CRITIC):
+        critic._accumulate(packed, targets, len(values))
+
+
+def _timed(case: Case, act: Callable[[], None]) -> float:
+    clock = time.process_time if case.device == "cpu" else _gpu_clock
+    started = clock()
+    act()
+    return clock() - started
+
+
+def _gpu_clock() -> float:
+    torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def peak_bytes(case: Case) -> int:
+    """The most memory this process ever held, on the device of the case."""
+    if case.device != "cpu":
+        return int(torch.cuda.max_memory_allocated())
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _ranks(case: Case, policy: Policy, rows: list[Sequence]) -> dict[str, Any]:
+    """Two groups of rows learnt by all ranks together; each rank is given what it is dealt."""
+    ranks = join()
+    optimizer = make_optimizer(policy, 0.0, "adamw")
+    ranks.copy(policy.parameters(), optimizer)
+    kept: list[torch.Tensor] = []
+    optimizer.register_step_pre_hook(lambda *_: kept.append(_gradient(policy)))
+    settings = UpdateSettings(row_tokens=1 << 30, max_grad_norm=1e9, ranks=ranks)
+    seconds = []
+    for _ in range(case.repeats + 1):  # the first warms up
+        ranks.gathered(None)
+        started = time.perf_counter()
+        learn(policy, list(_two_groups(rows)) if ranks.rank == 0 else [], optimizer, settings)
+        seconds.append(time.perf_counter() - started)
+    found = {"seconds": min(seconds[1:]), "gradient": _saved(ranks, kept[0])}
+    leave()
+    return found
+
+
+def _two_groups(rows: list[Sequence]) -> Iterator[Sequence]:
+    """The rows, and the same again under another first token: two trees, so that each of two ranks gets one."""
+    from dataclasses import replace
+
+    yield from rows
+    for row in rows:
+        yield replace(row, ids=np.concatenate([[1], row.ids[1:]]).astype(np.int32), rollout=row.rollout + len(rows))
+
+
+def _gradient(policy: Policy) -> torch.Tensor:
+    return torch.cat([p.grad.flatten().clone() for p in policy.parameters() if p.grad is not None])
+
+
+def _saved(ranks: Ranks, gradient: torch.Tensor) -> str:
+    """Writes the gradient where the caller looks for it."""
+    import os
+
+    path = os.environ["CORRAL_BENCH_OUT"]
+    if ranks.rank == 0:
+        torch.save(gradient, path)
+    return path
+
+
+def main(arguments: list[str]) -> None:
+    """Measures the case given as JSON and prints what was found."""
+    case = Case(**json.loads(arguments[0]))
+    found = measure(case)
+    if join_rank() == 0:
+        sys.stdout.write(json.dumps(found) + "\n")
+
+
+def join_rank() -> int:
+    """This process's rank, 0 when it is alone."""
+    import os
+
+    return int(os.environ.get("RANK", "0"))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

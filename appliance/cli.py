@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from appliance.commands import bench, db, export, harness, images, keep, look, proxy, run, sandboxes, tasks, tree, trees
+from appliance.commands import bench, db, export, harness, images, keep, look, policy, proxy, run, sandboxes, tasks, tree, trees
 from appliance.commands.printing import complain
 from appliance.config import home, resolve
 from appliance.errors import CorralError
@@ -47,7 +47,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.set_defaults(act=_tui, json=False, plain=False, readonly=False)
     parser.add_argument("--readonly", action="store_true", help="the UI shows everything and changes nothing")
     commands = parser.add_subparsers(metavar="COMMAND")
-    for group in (run, look, keep, harness, images, sandboxes, tasks, trees, db, tree, export, bench, proxy):
+    for group in (run, look, keep, harness, images, sandboxes, tasks, trees, db, tree, policy, export, bench, proxy):
         group.add(commands)
     return parser
 

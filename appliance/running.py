@@ -20,6 +20,7 @@ from appliance.lock import supervisor_of
 from appliance.record import code_version, reading, writing
 from appliance.report import outcomes
 from appliance.retention import apply_rule
+from appliance.room import check_room
 from appliance.store import Store
 from appliance.supervisor import Supervisor, chosen_harnesses
 from appliance.tasks import load_pack
@@ -43,6 +44,7 @@ def create(home: Path, config: RunConfig) -> str:
     imports = [Path(file).resolve() for file in config.coldstart.imports]
     for file in imports:
         list(read(file))  # what cannot be read stops it here, before there is a run
+    check_room(config, home)
     run_id = f"{config.name}-{time.strftime('%m%d-%H%M%S')}-{secrets.token_hex(2)}"
     with writing(home) as store:
         store.create_run(run_id, config.name, config.model_dump(mode="json"), config.seed, code_version())

@@ -24,6 +24,7 @@ from appliance.store import Store
 from appliance.train.bases import check_tokenizer
 from appliance.train.batch import Sequence as TrainingRow
 from appliance.train.batch import pack
+from appliance.train.checkpoints import seal
 from appliance.train.folders import new_folder
 from appliance.train.lessons import Lesson, renamed, validation_split
 from appliance.train.pocket import ROWS_A_STEP, Growth, Row, grow, mean_loss, new_model, save_model
@@ -65,6 +66,7 @@ def cold_start(home: Path, store: Store, run_id: str) -> None:
         learner.train_adapter(policy, Renderer.from_folder(base))
     path = folder / "adapters" / "v0"
     sha256 = save_adapter(policy, path)
+    seal(path)
     store.add_version(run_id, 0, path, sha256)
 
 

@@ -123,7 +123,7 @@ class Critic:
         """One optimiser step on the mean loss of the chained terms; (summed loss, clipped terms, gradient norm)."""
         total = sum(self._ranks.gathered(sum(int(t.chained.sum()) for t in targets)))
         self.optimizer.zero_grad(set_to_none=True)
-        sums = [self._accumulate(p, t, total, clip) for p, t in zip(packs, targets, strict=True) if t.chained.any()]
+        sums = [self.accumulate(p, t, total, clip) for p, t in zip(packs, targets, strict=True) if t.chained.any()]
         told = [s for own in self._ranks.gathered(sums) for s in own]
         losses, clipped = (sum(s[i] for s in told) for i in (0, 1))
         self._ranks.add_up(self.parameters())
@@ -134,7 +134,8 @@ class Critic:
         self.optimizer.zero_grad(set_to_none=True)
         return losses, clipped, grad_norm
 
-    def _accumulate(self, packed: Packed, targets: Targets, total: int, clip: float) -> tuple[float, float]:
+    def accumulate(self, packed: Packed, targets: Targets, total: int, clip: float) -> tuple[float, float]:
+        """Adds one pack's share of the gradient of the mean value loss; (summed loss, clipped terms)."""
         chained = torch.from_numpy(targets.chained).to(self._policy.device)
         with using(self._policy, CRITIC):
             values = self._values(packed)[chained]

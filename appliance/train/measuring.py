@@ -9,18 +9,19 @@ Shapes: a batch is `branches` rows of `shared` + `own` tokens under one prefix; 
 from __future__ import annotations
 
 import json
+import os
 import resource
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from appliance.train.adapters import using
+from appliance.train.adapters import CRITIC, using
 from appliance.train.bases import BaseSettings
 from appliance.train.batch import Packed, Sequence, pack
 from appliance.train.critic import Critic, CriticSettings, Targets
@@ -71,18 +72,19 @@ def load(case: Case) -> Policy:
 def measure(case: Case) -> dict[str, Any]:
     """The object that a case promises."""
     policy = load(case)
-    rows = batch(case, int(policy.model.get_base_model().config.vocab_size))
+    causal: Any = policy.model.get_base_model()
+    rows = batch(case, causal.config.vocab_size)
     if case.kind == "ranks":
         return _ranks(case, policy, rows)
     packed, flat = pack(rows, 1 << 30), [p for row in rows for p in pack([row], 1 << 30)]
     step = _step(case, policy)
     if case.kind == "peak":
-        seconds = _timed(case, lambda: step(packed))
+        seconds = _timed(case, step, packed)
         return {"seconds": seconds, "unique_tokens": packed[0].num_tokens, "peak_bytes": peak_bytes(case)}
     best: dict[str, float] = {}
     for _ in range(case.repeats):
         for name, packs in (("packed", packed), ("flat", flat)):
-            seconds = _timed(case, lambda packs=packs: step(packs))
+            seconds = _timed(case, step, packs)
             best[name] = min(best.get(name, seconds), seconds)
     return {"packed_s": best["packed"], "flat_s": best["flat"], **_tokens(packed)}
 
@@ -106,7 +108,8 @@ def _step(case: Case, policy: Policy) -> Callable[[list[Packed]], None]:
                 _value_step(critic, policy, packed)
             logprobs = policy.logprobs(packed, settings.temperature)
             advantages = torch.from_numpy(packed.advantages).to(policy.device)
-            (-(logprobs - logprobs.detach()).exp() * advantages).sum().div(total).backward()
+            loss = -((logprobs - logprobs.detach()).exp() * advantages).sum() / total
+            loss.backward()  # type: ignore[no-untyped-call]
         policy.model.zero_grad(set_to_none=True)
 
     return step
@@ -114,18 +117,16 @@ def _step(case: Case, policy: Policy) -> Callable[[list[Packed]], None]:
 
 def _value_step(critic: Critic, policy: Policy, packed: Packed) -> None:
     """What a critic adds to a pack: its values, and its own gradient."""
-    from appliance.train.adapters import CRITIC
-
     values = critic.values(packed)
     targets = Targets(values, values + 1, np.ones(len(values), dtype=np.bool_))
     with using(policy, CRITIC):
-        critic._accumulate(packed, targets, len(values))
+        critic.accumulate(packed, targets, len(values))
 
 
-def _timed(case: Case, act: Callable[[], None]) -> float:
+def _timed(case: Case, step: Callable[[list[Packed]], None], packs: list[Packed]) -> float:
     clock = time.process_time if case.device == "cpu" else _gpu_clock
     started = clock()
-    act()
+    step(packs)
     return clock() - started
 
 
@@ -162,8 +163,6 @@ def _ranks(case: Case, policy: Policy, rows: list[Sequence]) -> dict[str, Any]:
 
 def _two_groups(rows: list[Sequence]) -> Iterator[Sequence]:
     """The rows, and the same again under another first token: two trees, so that each of two ranks gets one."""
-    from dataclasses import replace
-
     yield from rows
     for row in rows:
         yield replace(row, ids=np.concatenate([[1], row.ids[1:]]).astype(np.int32), rollout=row.rollout + len(rows))
@@ -175,8 +174,6 @@ def _gradient(policy: Policy) -> torch.Tensor:
 
 def _saved(ranks: Ranks, gradient: torch.Tensor) -> str:
     """Writes the gradient where the caller looks for it."""
-    import os
-
     path = os.environ["CORRAL_BENCH_OUT"]
     if ranks.rank == 0:
         torch.save(gradient, path)
@@ -193,8 +190,6 @@ def main(arguments: list[str]) -> None:
 
 def join_rank() -> int:
     """This process's rank, 0 when it is alone."""
-    import os
-
     return int(os.environ.get("RANK", "0"))
 
 

@@ -209,10 +209,7 @@ def _quantization_constants(parameter: nn.Parameter) -> list[Tensor]:
 
 def check_adapter(adapter: Path, base: Path, lora_rank: int) -> None:
     """ModelError unless `adapter` is a whole adapter of this rank, made on this base."""
-    try:
-        rank = json.loads((adapter / ADAPTER_CONFIG).read_text())["r"]
-    except (OSError, ValueError, KeyError) as error:
-        raise ModelError(f"{adapter}: not an adapter: {error}", "resume from an adapter this run has saved") from error
+    rank = rank_of(adapter)
     if rank != lora_rank:
         raise ModelError(f"{adapter}: rank {rank}, the run has {lora_rank}", f"set model.lora_rank to {rank}")
     origin = adapter / ORIGIN  # an adapter from elsewhere has none; its shapes are then all that can be checked
@@ -220,6 +217,14 @@ def check_adapter(adapter: Path, base: Path, lora_rank: int) -> None:
         raise ModelError(
             f"{adapter}: made on another base than {base}", "name the base it was trained on in model.path"
         )
+
+
+def rank_of(adapter: Path) -> int:
+    """The rank of an adapter; ModelError when the folder holds none."""
+    try:
+        return int(json.loads((adapter / ADAPTER_CONFIG).read_text())["r"])
+    except (OSError, ValueError, KeyError) as error:
+        raise ModelError(f"{adapter}: not an adapter: {error}", "resume from an adapter this run has saved") from error
 
 
 def _sliding_window(config: Any) -> int | None:

@@ -36,9 +36,14 @@ def export_served(base: Path, settings: BaseSettings, folder: Path, device: str 
                 plain.get_parameter(name).copy_(values)
     with new_folder(folder) as temporary:
         plain.save_pretrained(temporary)
-        for path in sorted(base.iterdir()):
-            if path.is_file() and path.name != "config.json" and not path.name.endswith(WEIGHTS):
-                shutil.copyfile(path, temporary / path.name)
+        copy_beside(base, temporary)
+
+
+def copy_beside(base: Path, folder: Path) -> None:
+    """Copies what lies beside a model's weights and shape: tokenizer, chat template, generation configuration."""
+    for path in sorted(base.iterdir()):
+        if path.is_file() and path.name != "config.json" and not path.name.endswith(WEIGHTS):
+            shutil.copyfile(path, folder / path.name)
 
 
 def quantized_values(model: nn.Module) -> Iterator[tuple[str, Tensor]]:

@@ -21,6 +21,7 @@ from appliance.config import from_record
 from appliance.errors import ApplianceError, TrainingError
 from appliance.lossinputs import digests, row_digest
 from appliance.store import Store
+from appliance.train.checkpoints import Rule, check, prune, seal
 from appliance.train.flat import flat_in_a_row, likely_causes
 from appliance.train.metrics import write_tensorboard
 from appliance.train.parity import ParityGate
@@ -30,9 +31,6 @@ from appliance.types import Purpose, Rollout
 
 POLL_S = 0.05
 EXPLAINED_EXIT = 3
-STATES = ("optimizer.pt", "critic.pt")
-"""Files of a version that only a resume reads."""
-KEPT_STATES = 2
 IDLE_S = 60.0
 """Seconds between two signs of life to the other ranks while there is nothing to do."""
 
@@ -106,6 +104,7 @@ class Trainer:
         version = versions[-1][0]
         adapter = store.adapter_folder(run_id, version)
         base = self.folder / "model" / "base"
+        check(adapter)
         check_tokenizer(base, self.folder / "model" / "served")
         policy = load_policy(base, settings_of(config), adapter)
         self.learner = Learner.of(config, self.ranks, policy, reference=versions[0][1])
@@ -136,7 +135,9 @@ class Trainer:
         path = self.folder / "adapters" / f"v{step}"
         sha256 = save_adapter(self.learner.policy, path)
         self.learner.save(path)
-        forget_old_states(self.folder / "adapters", step)
+        seal(path)
+        t = self.config.train
+        prune(self.folder / "adapters", step, Rule(t.keep_last, t.keep_adapters, best_version(self.store, self.run_id)))
         metrics["step_time"] = metrics["train_seconds"] = time.monotonic() - started
         if self.config.train.tensorboard:
             write_tensorboard(self.folder / "tensorboard", step, metrics)
@@ -180,11 +181,14 @@ def write_batch_ids(path: Path, inputs: StepRows, error: TrainingError) -> Path:
     return path
 
 
-def forget_old_states(folder: Path, newest: int) -> None:
-    """Adapters stay; optimiser states of all but the last versions go, since nothing resumes from them."""
-    for path in [p for name in STATES for p in folder.glob(f"v*/{name}")]:
-        if int(path.parent.name[1:]) <= newest - KEPT_STATES:
-            path.unlink(missing_ok=True)
+def best_version(store: Store, run_id: str) -> int | None:
+    """The policy version with the highest mean reward on held-out tasks, the older of equals; None before any."""
+    rewards: dict[int, list[float]] = {}
+    for purpose in (Purpose.EVAL_BEFORE, Purpose.EVAL_AFTER, Purpose.EVAL):
+        for rollout in store.rollouts(run_id, purpose):
+            if rollout.reward is not None:
+                rewards.setdefault(rollout.plan.step, []).append(rollout.reward)
+    return max(sorted(rewards), key=lambda v: sum(rewards[v]) / len(rewards[v]), default=None)
 
 
 if __name__ == "__main__":

@@ -46,3 +46,21 @@ def curve_svg(curves: Mapping[str, Sequence[tuple[int, float]]], title: str) -> 
         end = points[-1]
         parts.append(f'<text x="{x(end[0]) + 8:.1f}" y="{y(end[1]) + 4:.1f}" fill="{colour}">{escape(name)}</text>')
     return "\n".join([*parts, "</svg>\n"])
+
+
+def bars_svg(title: str, values: Sequence[tuple[str, float]]) -> str:
+    """Named values from 0 as horizontal bars, each with its number."""
+    most = max((value for _, value in values), default=0.0) or 1.0
+    height = TOP + 28 * len(values) + 12
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}"',
+        'font-family="sans-serif" font-size="12">',
+        f'<rect width="{WIDTH}" height="{height}" fill="white"/>',
+        f'<text x="{LEFT}" y="24" font-size="14" font-weight="bold">{escape(title)}</text>',
+    ]
+    for n, (name, value) in enumerate(values):
+        top, length = TOP + 28 * n, value / most * (WIDTH - 2 * RIGHT)
+        parts.append(f'<text x="{RIGHT - 8}" y="{top + 14}" text-anchor="end" fill="#555">{escape(name)}</text>')
+        parts.append(f'<rect x="{RIGHT}" y="{top}" width="{length:.1f}" height="20" fill="{COLOURS[0]}"/>')
+        parts.append(f'<text x="{RIGHT + length + 8:.1f}" y="{top + 14}" fill="#555">{value:.3g}</text>')
+    return "\n".join([*parts, "</svg>\n"])

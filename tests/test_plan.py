@@ -107,7 +107,7 @@ def test_an_8b_model_is_planned_part_by_part() -> None:
 
 def test_what_does_not_fit_is_refused_with_the_setting_that_helps() -> None:
     asked = config(engine__device="cuda", train__row_tokens="16384", engine__max_model_len="16384")
-    with pytest.raises(ConfigError, match="on each trainer's GPU, which has 80.0 GiB free") as refused:
+    with pytest.raises(ConfigError, match=r"on each trainer's GPU, which has 80\.0 GiB free") as refused:
         enforce(asked, EIGHT_B, 80 * GIB)
     assert "train.checkpointing = true" in refused.value.remedy
     helped = asked.model_copy(update={"train": asked.train.model_copy(update={"checkpointing": True})})

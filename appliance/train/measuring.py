@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,9 @@ VALUES_SEED = 1
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One measurement. kind: `share` (packed and flat in turn), `peak` (one update), `ranks` (under torchrun)."""
+    """One measurement. kind: `share` (packed and flat in turn), `peak` (one update), `ranks` (under torchrun) ·
+
+    `compare` (what two of those left), `trl` (the same rows through TRL)."""
 
     kind: str
     model: str
@@ -71,11 +74,15 @@ def load(case: Case) -> Policy:
 
 def measure(case: Case) -> dict[str, Any]:
     """The object that a case promises."""
+    if case.kind == "compare":
+        return _compared(Path(case.model))
     policy = load(case)
     causal: Any = policy.model.get_base_model()
     rows = batch(case, causal.config.vocab_size)
     if case.kind == "ranks":
         return _ranks(case, policy, rows)
+    if case.kind == "trl":
+        return _trl(case, policy, rows)
     packed, flat = pack(rows, 1 << 30), [p for row in rows for p in pack([row], 1 << 30)]
     step = _step(case, policy)
     if case.kind == "peak":
@@ -159,6 +166,34 @@ def _ranks(case: Case, policy: Policy, rows: list[Sequence]) -> dict[str, Any]:
     found = {"seconds": min(seconds[1:]), "gradient": _saved(ranks, kept[0])}
     leave()
     return found
+
+
+def _compared(folder: Path) -> dict[str, Any]:
+    """How far the gradients of one rank and of two differ, relative to their length."""
+    one, two = (torch.load(folder / name, weights_only=True) for name in ("1", "2"))
+    return {"difference": float((one - two).norm() / one.norm())}
+
+
+def _trl(case: Case, policy: Policy, rows: list[Sequence]) -> dict[str, Any]:
+    """TRL's own logprobs of the same rows as one padded batch, its defaults, on the same model and adapter."""
+    from trl import GRPOTrainer  # type: ignore[attr-defined]
+
+    model = policy.model
+    causal: Any = model.get_base_model()
+    causal.set_attn_implementation("sdpa")
+    ids = torch.from_numpy(np.stack([row.ids for row in rows]).astype(np.int64))
+    advantages = torch.tensor([row.advantage for row in rows])[:, None]
+    trainer = SimpleNamespace(model_kwarg_keys=(), temperature=1.0)
+
+    def step(_: list[Packed]) -> None:
+        found = GRPOTrainer._get_per_token_logps_and_entropies(
+            trainer, model, ids, torch.ones_like(ids), case.own, len(rows)
+        )
+        loss = -((found[0] - found[0].detach()).exp() * advantages).mean()
+        loss.backward()
+
+    seconds = _timed(case, step, [])
+    return {"seconds": seconds, "peak_bytes": peak_bytes(case)}
 
 
 def _two_groups(rows: list[Sequence]) -> Iterator[Sequence]:

@@ -14,6 +14,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -177,19 +178,21 @@ def _compared(folder: Path) -> dict[str, Any]:
 def _trl(case: Case, policy: Policy, rows: list[Sequence]) -> dict[str, Any]:
     """TRL's own logprobs of the same rows as one padded batch, its defaults, on the same model and adapter."""
     from trl import GRPOTrainer  # type: ignore[attr-defined]
+    from trl.trainer.utils import add_fused_lm_head
 
-    model = policy.model
-    causal: Any = model.get_base_model()
+    causal: Any = policy.model.get_base_model()
     causal.set_attn_implementation("sdpa")
+    add_fused_lm_head(causal, temperature=1.0)
     ids = torch.from_numpy(np.stack([row.ids for row in rows]).astype(np.int64))
     advantages = torch.tensor([row.advantage for row in rows])[:, None]
-    trainer = SimpleNamespace(model_kwarg_keys=(), temperature=1.0)
+    trainer = SimpleNamespace(accelerator=SimpleNamespace(autocast=nullcontext))
 
     def step(_: list[Packed]) -> None:
-        found = GRPOTrainer._get_per_token_logps_and_entropies(
-            trainer, model, ids, torch.ones_like(ids), case.own, len(rows)
+        everything = torch.ones_like(ids)
+        logprobs, _, _ = GRPOTrainer._get_per_token_logps_and_entropies(
+            trainer, policy.model, ids, everything, case.own
         )
-        loss = -((found[0] - found[0].detach()).exp() * advantages).mean()
+        loss = -((logprobs - logprobs.detach()).exp() * advantages).mean()
         loss.backward()
 
     seconds = _timed(case, step, [])

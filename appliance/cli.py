@@ -10,7 +10,22 @@ import os
 import sys
 from collections.abc import Sequence
 
-from appliance.commands import bench, db, export, harness, images, keep, look, policy, proxy, run, sandboxes, tasks, tree, trees
+from appliance.commands import (
+    bench,
+    db,
+    export,
+    harness,
+    images,
+    keep,
+    look,
+    policy,
+    proxy,
+    run,
+    sandboxes,
+    tasks,
+    tree,
+    trees,
+)
 from appliance.commands.printing import complain
 from appliance.config import home, resolve
 from appliance.errors import CorralError

@@ -6,9 +6,12 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from appliance.commands.policy import export_policy
 from appliance.commands.printing import command_of, show
 from appliance.config import home
+from appliance.errors import ConfigError
 
+POLICY = ("adapter", "merged")
 FORMATS = ("atif", "harbor", "messages", "tokens", "parquet")
 
 
@@ -18,10 +21,13 @@ def add(commands: Any) -> None:
         commands, "export", _export, "a run's rollouts as ATIF, a Harbor job, messages, tokens, Parquet"
     )
     command.epilog = "example: corral export demo-1129-101500-0a1b --format harbor --to jobs/demo"
-    command.add_argument("run", nargs="?", help="id of the run; the newest by default")
     command.add_argument(
-        "--format", choices=FORMATS, required=True, help="atif and harbor make a folder, the others a file"
-    )
+        "of", nargs="*", metavar="[adapter|merged] [RUN]",
+        help="adapter or merged: the policy instead of rollouts, merged into the unquantised base; "
+        "id of the run, the newest by default",
+    )  # fmt: skip
+    command.add_argument("--format", choices=FORMATS, help="atif and harbor make a folder, the others a file")
+    command.add_argument("--version", type=int, default=None, help="policy version; the newest by default")
     command.add_argument("--to", type=Path, required=True, metavar="TARGET", help="what is to be made; must not exist")
     command.add_argument("--rollout", type=int, help="only this rollout")
     command = command_of(commands, "import", _import, "conversations (ATIF or messages JSONL) as lessons of a run")
@@ -36,7 +42,14 @@ def _export(arguments: argparse.Namespace) -> None:
     from appliance.record import newest, reading
 
     with reading(home()) as store:
-        run = arguments.run or newest(store).id
+        what = arguments.of.pop(0) if arguments.of and arguments.of[0] in POLICY else None
+        run = arguments.of[0] if arguments.of else newest(store).id
+    if what:
+        export_policy(arguments, what, run)
+        return
+    if not arguments.format:
+        raise ConfigError("corral export: --format is missing", f"one of {', '.join(FORMATS)}; or adapter, merged")
+    with reading(home()) as store:
         found = export(store, run, arguments.format, arguments.to, arguments.rollout)
     show(arguments, found, f"run {found['run']}: {found['documents']} documents in {found['target']}")
 

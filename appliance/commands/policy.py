@@ -14,15 +14,10 @@ from appliance.record import reading
 
 
 def add(commands: Any) -> None:
-    """Adds plan and export."""
+    """Adds plan."""
     command = command_of(commands, "plan", _plan, "the memory a run will take, before anything is loaded")
     command.add_argument("toml", type=Path, help="the run's TOML")
     command.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a key")
-    command = command_of(commands, "export", _export, "write a run's adapter, or its base with the adapter merged")
-    command.add_argument("what", choices=["adapter", "merged"], help="merged: into the unquantised base")
-    command.add_argument("run", help="id of the run")
-    command.add_argument("folder", type=Path, help="a folder that does not exist yet")
-    command.add_argument("--version", type=int, default=None, help="policy version; the newest by default")
 
 
 def _plan(arguments: argparse.Namespace) -> int:
@@ -56,24 +51,23 @@ def _lines(plan: Plan, told: str) -> list[str]:
     return [*lines, f"  does not fit: {told}"] if told else lines
 
 
-def _export(arguments: argparse.Namespace) -> None:
+def export_policy(arguments: argparse.Namespace, what: str, run_id: str) -> None:
+    """Writes the adapter of a run, or its base with the adapter merged, to `--to`."""
     from appliance.train.exporting import export_adapter, export_merged
 
     with reading(home()) as store:
-        run = store.run(arguments.run)
+        run = store.run(run_id)
         config = from_record(run.config)
         versions = {number: path for number, path, _ in store.versions(run.id)}
     version = max(versions, default=-1) if arguments.version is None else arguments.version
     if version not in versions:
         raise ApplianceError(f"run {run.id} has no policy version {version}", f"it has {', '.join(map(str, versions))}")
-    if arguments.what == "adapter":
-        export_adapter(versions[version], arguments.folder)
+    folder = arguments.to
+    if what == "adapter":
+        export_adapter(versions[version], folder)
     else:
-        export_merged(home() / "runs" / run.id / "model" / "base", versions[version], arguments.folder)
-    note = (
-        ""
-        if arguments.what == "adapter" or config.model.quantization == "none"
-        else ("; it was trained on the base's NF4 values, so it answers a little differently")
-    )
-    found = {"run": run.id, "version": version, "folder": str(arguments.folder), "what": arguments.what}
-    show(arguments, found, f"version {version} of run {run.id} is in {arguments.folder}{note}")
+        export_merged(home() / "runs" / run.id / "model" / "base", versions[version], folder)
+    told = f"version {version} of run {run.id} is in {folder}"
+    if what == "merged" and config.model.quantization == "nf4":
+        told += "; it was trained on the base's NF4 values, so it answers a little differently"
+    show(arguments, {"run": run.id, "version": version, "folder": str(folder), "what": what}, told)

@@ -129,6 +129,15 @@ def training_step(
     return _shuffled(plans, f"{seed}/order/{step}")
 
 
+def sampled_by(step: int, ahead: int) -> int:
+    """The policy version that samples a step's rollouts: the one before it, or `ahead` versions older than that.
+
+    Fixed by the step and not by which version happens to be there first, so that a resumed run samples as it would
+    have; the staleness of a call is never more than `ahead`.
+    """
+    return max(0, step - 1 - ahead)
+
+
 def some(tasks: Sequence[str], count: int, seed: int) -> list[str]:
     """`count` of the tasks, drawn by the seed, in their own order; all of them for 0."""
     if not count:

@@ -281,12 +281,18 @@ class Supervisor:
         self.store.begin_phase(self.run.id, "train")
         async with TrainChild(self.home, self.run.id, "train", self.config.train_ranks) as trainer:
             for step in left:
-                await sampler.use(step - 1)
-                await self._rollouts_of(place, sampler, step)
+                await sampler.use(schedule.sampled_by(step, self.config.train.ahead))
+                await self._rollouts_of(place, sampler, step)  # one step ahead: while the trainer takes step - 1
+                if self.config.train.ahead and step > left[0]:
+                    await self._finish(trainer, step - 1)
                 self.store.open_step(self.run.id, step)
-                await trainer.finish_step(self.store, step, self.config.train.step_deadline_s)
-                self._say_step(step)
+                if not self.config.train.ahead or step == left[-1]:
+                    await self._finish(trainer, step)
                 self._stop_if_draining()
+
+    async def _finish(self, trainer: TrainChild, step: int) -> None:
+        await trainer.finish_step(self.store, step, self.config.train.step_deadline_s)
+        self._say_step(step)
 
     async def _rollouts_of(self, place: Place, sampler: Sampler, step: int) -> None:
         """The groups of one step, and, where equal rewards teach nothing, further groups up to `train.refills`."""
@@ -299,7 +305,8 @@ class Supervisor:
         while True:
             plans = schedule.training_step(self.run.id, step, wanted, c.train.group_size, c.seed)
             rollouts = self.store.plan(plans)
-            await self._make(place, rollouts, step - 1, lambda task, harness: sampler.answerer)
+            version = schedule.sampled_by(step, c.train.ahead)
+            await self._make(place, rollouts, version, lambda task, harness: sampler.answerer)
             now = self.store.rollouts(self.run.id, Purpose.TRAIN, step)
             useful = len(wanted) if c.train.algorithm == "ppo" else schedule.useful_groups(now)  # a critic uses all
             missing = min(c.train.groups - useful, len(pairs) - len(wanted))

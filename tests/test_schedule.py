@@ -118,3 +118,10 @@ def test_by_solve_rate_most_groups_go_where_half_of_the_tasks_are_solved() -> No
     weights = schedule.harness_weights(shares, played([("t0", "pi"), ("t1", "codex")], 1, {"pi": 0.5, "codex": 1.0}))
     # p = 6/12 and 11/12: 4p(1 - p) = 1 and 0.3056
     assert weights["pi"] == pytest.approx(1 / (1 + 4 * 11 / 144)) and sum(weights.values()) == pytest.approx(1)
+
+
+def test_rollouts_one_step_ahead_come_from_a_version_that_is_there_and_at_most_one_older() -> None:
+    assert [schedule.sampled_by(step, 0) for step in (1, 2, 3)] == [0, 1, 2]
+    assert [schedule.sampled_by(step, 1) for step in (1, 2, 3, 4)] == [0, 0, 1, 2]
+    for step in range(2, 9):  # while the rollouts of a step are made, the step before is still being trained
+        assert schedule.sampled_by(step, 1) <= step - 2

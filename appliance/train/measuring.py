@@ -8,6 +8,7 @@ Shapes: a batch is `branches` rows of `shared` + `own` tokens under one prefix; 
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import resource
@@ -186,12 +187,11 @@ def _trl(case: Case, policy: Policy, rows: list[Sequence]) -> dict[str, Any]:
     ids = torch.from_numpy(np.stack([row.ids for row in rows]).astype(np.int64))
     advantages = torch.tensor([row.advantage for row in rows])[:, None]
     trainer = SimpleNamespace(accelerator=SimpleNamespace(autocast=nullcontext))
+    logprobs_of = inspect.unwrap(GRPOTrainer._get_per_token_logps_and_entropies)  # without its profiling
 
     def step(_: list[Packed]) -> None:
         everything = torch.ones_like(ids)
-        logprobs, _, _ = GRPOTrainer._get_per_token_logps_and_entropies(
-            trainer, policy.model, ids, everything, case.own
-        )
+        logprobs, _, _ = logprobs_of(trainer, policy.model, ids, everything, case.own)
         loss = -((logprobs - logprobs.detach()).exp() * advantages).mean()
         loss.backward()
 

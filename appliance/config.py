@@ -77,7 +77,6 @@ class EngineSection(Section):
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: cuda where an NVIDIA GPU is found")
     max_model_len: Positive = Field(2048, description="tokens of context a call may use, answer included")
     replicas: Positive = Field(1, description="engines that share the calls; on GPUs each has its own")
-    sleep: bool = Field(False, description="the engine frees its GPU memory while the trainer works (one GPU for both)")
     kv_cache_gib: float = Field(1.0, gt=0, description="GiB of key/value cache")
     threads: Positive = Field(1, description="CPU threads of the sampler; harness processes need the other cores")
     startup_deadline_s: Positive = Field(240, description="seconds until the engine must answer")
@@ -272,7 +271,7 @@ class RunConfig(Section):
         if self.train.ranks or self.engine.resolved_device == "cpu":
             return self.train.ranks or 1
         gpus = num_gpus()
-        return max(1, gpus if self.engine.sleep else gpus - self.engine.replicas)
+        return max(1, gpus - self.engine.replicas)
 
     @property
     def pack_path(self) -> Path:

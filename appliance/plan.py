@@ -127,10 +127,7 @@ class Plan:
 
 
 def plans(config: RunConfig, shape: Shape, available: int | None) -> list[Plan]:
-    """One plan a kind of device: on a CPU everything shares its memory, on GPUs engines and ranks have their own.
-
-    With `engine.sleep` they take turns on a GPU: each must fit alone, beside what the sleeping engine keeps.
-    """
+    """One plan a kind of device: on a CPU everything shares its memory, on GPUs engines and ranks have their own."""
     device = config.engine.resolved_device
     trainer, engine = trainer_parts(config, shape), engine_parts(config, shape)
     if device == "cpu":

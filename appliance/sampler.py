@@ -13,11 +13,12 @@ from pathlib import Path
 import anyio
 
 from appliance.answerer import EngineAnswerer, Sampling
-from appliance.config import RunConfig
-from appliance.engine import Engine, EngineSettings, Swap
+from appliance.config import RunConfig, num_gpus
+from appliance.engine import EngineSettings, Swap
 from appliance.errors import EngineError, HostError
 from appliance.family import renderer_of
 from appliance.render import Renderer
+from appliance.replicas import Replicas
 from appliance.store import Store
 from appliance.types import Sample, TokenIds
 
@@ -28,7 +29,7 @@ WATCH_S = 0.25
 class Sampler:
     """Samples from the version last given to `use`. Made by `Sampler.for_run`."""
 
-    def __init__(self, store: Store, run_id: str, config: RunConfig, engine: Engine, renderer: Renderer) -> None:
+    def __init__(self, store: Store, run_id: str, config: RunConfig, engine: Replicas, renderer: Renderer) -> None:
         self._store = store
         self._run_id = run_id
         self._config = config
@@ -58,7 +59,7 @@ class Sampler:
         def say(line: str) -> None:
             store.log("info", "engine", line, run_id)
 
-        async with Engine(settings, say) as engine:
+        async with Replicas(settings, config.engine.replicas, num_gpus(), say) as engine:
             sampler = cls(store, run_id, config, engine, renderer)
             async with anyio.create_task_group() as group:
                 group.start_soon(sampler._keep_alive)

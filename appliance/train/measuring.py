@@ -129,7 +129,7 @@ def _value_step(critic: Critic, policy: Policy, packed: Packed) -> None:
     values = critic.values(packed)
     targets = Targets(values, values + 1, np.ones(len(values), dtype=np.bool_))
     with using(policy, CRITIC):
-        critic.accumulate(packed, targets, len(values))
+        critic.accumulate(packed, targets, len(values), clip=0.2)
 
 
 def _timed(case: Case, step: Callable[[list[Packed]], None], packs: list[Packed]) -> float:

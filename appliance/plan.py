@@ -21,12 +21,14 @@ NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
 """A quantised weight: four bits, an 8-bit scale for 64 of them, an fp32 scale for 256 of those."""
 LOGIT_FLOATS = 2**24
 """Logits the trainer holds at once."""
-PROCESS_BYTES = {"cpu": 630 << 20, "cuda": 900 << 20}
+PROCESS_BYTES = {"cpu": 540 << 20, "cuda": 900 << 20}
 """torch, transformers and peft in a process; on a GPU the CUDA context and its libraries."""
 ENGINE_BYTES = {"cpu": 2200 << 20, "cuda": 1500 << 20}
 """vLLM's processes, or on a GPU its context and work space, without weights and cache."""
 SLACK = {"cpu": 1.0, "cuda": 1.05}
 """What an allocator holds beyond the tensors in it."""
+HEAP = {"cpu": 1.75, "cuda": 1.0}
+"""The same for activations, measured: between tensors that stay, the C library's heap cannot give back freed ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,13 +147,14 @@ def trainer_parts(config: RunConfig, shape: Shape) -> list[Part]:
     base = shape.linear_weights * (NF4_BYTES if quantized else number) + shape.embedding_weights * number
     trained = shape.adapter_weights(config.model.lora_rank) * (2 if t.algorithm == "ppo" else 1)
     state = 8 if t.optimizer == "adamw" or (t.optimizer == "auto" and device == "cpu") else 2
+    activations = int(HEAP[device] * activation_bytes(config, shape, t.row_tokens))
     chunk = min(LOGIT_FLOATS, t.row_tokens * shape.vocabulary)
     found = [
         Part("process", PROCESS_BYTES[device], "engine.device"),
         Part("base", int(base), "model.quantization" if not quantized else "model.path"),
         Part("adapters and gradients", trained * 8, "model.lora_rank"),
         Part("optimiser", trained * state, "train.optimizer"),
-        Part("activations", activation_bytes(config, shape, t.row_tokens), _activation_setting(config)),
+        Part("activations", activations, _activation_setting(config)),
         Part("logits", chunk * (8 if number == 4 else 10), "train.row_tokens"),
     ]
     return [replace(p, bytes=int(p.bytes * SLACK[device])) for p in found]

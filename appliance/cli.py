@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from appliance.commands import (
     bench,
     db,
+    evaluate,
     export,
     harness,
     images,
@@ -62,7 +63,23 @@ def build_parser() -> argparse.ArgumentParser:
     parser.set_defaults(act=_tui, json=False, plain=False, readonly=False)
     parser.add_argument("--readonly", action="store_true", help="the UI shows everything and changes nothing")
     commands = parser.add_subparsers(metavar="COMMAND")
-    for group in (run, look, keep, harness, images, sandboxes, tasks, trees, db, tree, policy, export, bench, proxy):
+    for group in (
+        run,
+        look,
+        keep,
+        harness,
+        images,
+        sandboxes,
+        tasks,
+        trees,
+        db,
+        tree,
+        policy,
+        export,
+        bench,
+        proxy,
+        evaluate,
+    ):
         group.add(commands)
     return parser
 

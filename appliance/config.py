@@ -130,6 +130,17 @@ class ColdstartSection(Section):
     learning_rate: float = Field(1e-3, gt=0, description="peak learning rate of the cold start")
 
 
+class JudgeSection(Section):
+    """Who judges the rubric part of hybrid tasks. Without a URL they are graded by their code alone."""
+
+    url: str = Field("", description="OpenAI- or Anthropic-compatible endpoint of the judge; empty: code alone")
+    wire: Literal["chat", "messages"] = Field("chat", description="protocol of the judge's URL")
+    model: str = Field("", description="model name sent to the judge")
+    key_env: str = Field("", description="environment variable that holds the judge's key")
+    votes: Positive = Field(3, description="votes a rollout; each criterion takes their median")
+    timeout_s: float = Field(120.0, gt=0, description="seconds for one vote")
+
+
 class TrainSection(Section):
     """Tree-GRPO and tree-PPO. docs/training.md says what each algorithm and loss computes."""
 
@@ -245,6 +256,7 @@ class RunConfig(Section):
     train: TrainSection = TrainSection()
     branches: BranchesSection = BranchesSection()
     evaluation: EvaluationSection = EvaluationSection()
+    judge: JudgeSection = JudgeSection()
 
     @model_validator(mode="after")
     def _settings_fit_each_other(self) -> RunConfig:

@@ -15,6 +15,62 @@ def sparkline(values: Sequence[float]) -> str:
     return "".join(BLOCKS[min(int(max(v, 0.0) * len(BLOCKS)), len(BLOCKS) - 1)] for v in values)
 
 
+def bars_svg(rows: Sequence[tuple[str, float | None, Sequence[float] | None]], title: str) -> str:
+    """Shares in [0, 1] as bars, one a line, each with its interval as a whisker; None is said to be missing."""
+    left, width, line = 300, 360, 26
+    height = 60 + line * max(1, len(rows))
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {left + width + 90} {height}"',
+        'font-family="sans-serif" font-size="12">',
+        f'<rect width="{left + width + 90}" height="{height}" fill="white"/>',
+        f'<text x="16" y="24" font-size="14" font-weight="bold">{escape(title)}</text>',
+    ]
+    for n, (name, value, interval) in enumerate(rows):
+        y = 44 + n * line
+        parts.append(f'<text x="{left - 8}" y="{y + 12}" text-anchor="end">{escape(name)}</text>')
+        if value is None:
+            parts.append(f'<text x="{left + 8}" y="{y + 12}" fill="#777">no grade</text>')
+            continue
+        parts.append(f'<rect x="{left}" y="{y}" width="{value * width:.1f}" height="16" fill="{COLOURS[0]}"/>')
+        if interval:
+            a, b = (left + share * width for share in interval)
+            parts.append(f'<path d="M{a:.1f} {y + 8}H{b:.1f}M{a:.1f} {y + 3}v10M{b:.1f} {y + 3}v10" stroke="#333"/>')
+        parts.append(f'<text x="{left + width + 8}" y="{y + 12}">{100 * value:.1f} %</text>')
+    return "\n".join([*parts, "</svg>\n"])
+
+
+def heat_svg(
+    rows: Sequence[str], columns: Sequence[str], cells: Mapping[tuple[str, str], float | None], title: str
+) -> str:
+    """A matrix of shares in [0, 1]: the darker the higher, each cell with its number."""
+    left, side, high = 200, 120, 44
+    width, height = left + side * len(columns) + 20, 80 + high * len(rows)
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}"',
+        'font-family="sans-serif" font-size="12">',
+        f'<rect width="{width}" height="{height}" fill="white"/>',
+        f'<text x="16" y="24" font-size="14" font-weight="bold">{escape(title)}</text>',
+    ]
+    for n, column in enumerate(columns):
+        parts.append(f'<text x="{left + side * (n + 0.5)}" y="56" text-anchor="middle">{escape(column)}</text>')
+    for m, row in enumerate(rows):
+        y = 66 + m * high
+        parts.append(f'<text x="{left - 10}" y="{y + high / 2 + 4}" text-anchor="end">{escape(row)}</text>')
+        for n, column in enumerate(columns):
+            value = cells.get((row, column))
+            shade, ink = (0.0, "#777") if value is None else (value, "white" if value > 0.5 else "#222")
+            x = left + side * n
+            parts.append(
+                f'<rect x="{x}" y="{y}" width="{side - 2}" height="{high - 2}" fill="{COLOURS[0]}" '
+                f'fill-opacity="{0.06 + 0.94 * shade:.3f}"/>'
+            )
+            text = "–" if value is None else f"{100 * value:.1f}"
+            parts.append(
+                f'<text x="{x + side / 2}" y="{y + high / 2 + 4}" text-anchor="middle" fill="{ink}">{text}</text>'
+            )
+    return "\n".join([*parts, "</svg>\n"])
+
+
 def curve_svg(curves: Mapping[str, Sequence[tuple[int, float]]], title: str) -> str:
     """Curves of shares in [0, 1] over integer steps, with axes and a legend at each curve's end."""
     steps = [step for points in curves.values() for step, _ in points] or [0, 1]

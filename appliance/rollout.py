@@ -24,8 +24,10 @@ from appliance.errors import GraderError, HarnessError, HostError, RolloutError
 from appliance.freeze import freeze
 from appliance.grade import read_reward
 from appliance.harness import Harness, Launch
+from appliance.judge import Judge
 from appliance.pool import Kind, Pool, Slot
 from appliance.proxy import Answerer, Proxy, Session, Settled
+from appliance.rubric import combine
 from appliance.sandbox import Limits, Mount, Outcome, SandboxSpec
 from appliance.store import Store
 from appliance.taskimages import TaskImages
@@ -53,6 +55,7 @@ class Place:
     images: dict[str, str]
     grader_image: str
     own_images: dict[str, TaskImages] = field(default_factory=dict)  # of the tasks that bring a Dockerfile
+    judge: Judge | None = None
 
 
 async def make_rollout(place: Place, rollout: Rollout, task: Task, answerer: Answerer, version: int) -> None:
@@ -122,6 +125,8 @@ async def _one_attempt(place: Place, rollout: Rollout, task: Task, answerer: Ans
         message = f"rollout={rollout.id} removed before grading, as they lead out of the workspace or stall: {shown}"
         place.store.log("warning", "grader", message, place.run_id, rollout.id)
     reward = await _grade(place, rollout, task, slot)
+    if task.rubric is not None and place.judge is not None:
+        reward = await _judged(place.judge, task, slot, reward)
     timings = {"agent_s": worked - started, "grade_s": time.monotonic() - worked}
     place.store.grade(rollout.id, reward, outcome.output, timings)
 
@@ -173,6 +178,15 @@ async def _grade(place: Place, rollout: Rollout, task: Task, slot: Slot) -> Rewa
         raise GraderError(
             error.cause, f"{task.name}: {error.message}; exit code {outcome.exit_code}; {last}"
         ) from error
+
+
+async def _judged(judge: Judge, task: Task, slot: Slot, code: Reward) -> Reward:
+    """The hybrid reward: the code's grade and the judge's, both kept as parts."""
+    assert task.rubric is not None
+    verdict = await judge.score(task, slot.workshop.workspace)
+    said = {"code": code.value, "rubric": verdict.score, "rubric agreement": verdict.agreement}
+    criteria = {f"rubric {n}": score for n, score in enumerate(verdict.by_criterion, 1)}
+    return Reward(combine(code.value, task.rubric, verdict), {**code.parts, **said, **criteria})
 
 
 def kind_of(place: Place, harness: Harness, task: Task | None = None) -> Kind:

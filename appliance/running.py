@@ -5,20 +5,17 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 import anyio
 
-from appliance.config import RunConfig, from_record, resolve
+from appliance.config import RunConfig, resolve
 from appliance.errors import ApplianceError, first_of
 from appliance.export.entering import bring_in, read
-from appliance.intervals import mean_reward, pass_at_1, pass_at_k, pass_hat_k
 from appliance.lock import supervisor_of
 from appliance.record import code_version, reading, writing
-from appliance.report import outcomes
 from appliance.retention import apply_rule
 from appliance.room import check_room
 from appliance.store import Store
@@ -101,12 +98,12 @@ def supervise(home: Path, run_id: str, emit: Emit) -> str:
     async def both() -> str:
         with writing(home) as store:
             supervisor = Supervisor(home, store, store.run(run_id))
-            return str(await _following(store, run_id, emit, supervisor.main))
+            return str(await following(store, run_id, emit, supervisor.main))
 
-    return _run(both)
+    return run_to_its_end(both)
 
 
-def _run(act: Callable[[], Awaitable[T]]) -> T:
+def run_to_its_end(act: Callable[[], Awaitable[T]]) -> T:
     """Runs `act`; an error of ours that task groups wrapped comes out as itself."""
     try:
         return anyio.run(act)
@@ -117,7 +114,7 @@ def _run(act: Callable[[], Awaitable[T]]) -> T:
         raise found from group
 
 
-async def _following(store: Store, run_id: str, emit: Emit, act: Callable[[], Any]) -> Any:
+async def following(store: Store, run_id: str, emit: Emit, act: Callable[[], Any]) -> Any:
     """Runs `act` while the run's new events go to `emit`."""
     last = store.last_event()
 
@@ -160,7 +157,7 @@ def single(home: Path, run_or_toml: str, task: str, harness: str, is_taught: boo
             plan = RolloutPlan(run_id, Purpose.SINGLE, 0, harness, task, index)
             return await supervisor.single(plan, is_taught)
 
-    rollout_id = _run(act)
+    rollout_id = run_to_its_end(act)
     with reading(home) as store:
         (rollout,) = [r for r in store.rollouts(run_id, Purpose.SINGLE) if r.id == rollout_id]
         return {
@@ -187,43 +184,3 @@ def single_text(found: dict[str, Any]) -> str:
     return (
         f"{calls_text(found['calls'])}\nrollout {found['rollout']} of {found['task']} in {found['harness']}: {outcome}"
     )
-
-
-def evaluate(home: Path, run_id: str, version: int | None, emit: Emit) -> list[dict[str, Any]]:
-    """Pass@1 of one policy version on the held-out tasks, a row a harness; goes on where an earlier one ended."""
-
-    async def act() -> list[dict[str, Any]]:
-        with writing(home) as store:
-            run = store.run(run_id)
-            versions = store.versions(run.id)
-            if not versions:
-                raise ApplianceError(f"run {run.id} has no policy yet", f"corral resume {run.id}")
-            chosen = versions[-1][0] if version is None else version
-            supervisor = Supervisor(home, store, run)
-            await _following(store, run.id, emit, lambda: supervisor.evaluate_only(chosen))
-            return [_row(store, run.id, harness, chosen) for harness in supervisor.config.harnesses]
-
-    return _run(act)
-
-
-def _row(store: Store, run_id: str, harness: str, version: int) -> dict[str, Any]:
-    config = from_record(store.run(run_id).config)
-    rollouts = [r for r in store.rollouts(run_id, Purpose.EVAL, version) if r.plan.harness == harness]
-    graded = outcomes(rollouts)
-    first, mean = pass_at_1(graded), mean_reward(graded)
-    attempts = config.evaluation.attempts
-    return {
-        "pack": config.tasks.pack,
-        "harness": harness,
-        "policy": version,
-        "n": first.n if first else 0,
-        "pass_at_1": first.value if first else None,
-        "interval": first.interval if first else None,
-        "pass_at_k": {k: e.value for k in range(2, attempts + 1) if (e := pass_at_k(graded, k))},
-        "pass_hat_k": {k: e.value for k in range(2, attempts + 1) if (e := pass_hat_k(graded, k))},
-        "mean_reward": mean.value if mean else None,
-        "mean_interval": mean.interval if mean else None,
-        "sampled_tokens": sum(r.num_sampled_tokens for r in rollouts),
-        "seconds": sum((r.ended_at or 0.0) - (r.started_at or 0.0) for r in rollouts if r.ended_at and r.started_at),
-        "failures": dict(Counter(r.failure for r in rollouts if r.failure)),
-    }

@@ -27,6 +27,7 @@ from appliance.config import RunConfig, from_record, podman_home
 from appliance.errors import ApplianceError, CorralError, StoreError, first_of
 from appliance.harness import Harness
 from appliance.hosts import check_images, open_hosts, reconcile, reconciling
+from appliance.judge import Judge
 from appliance.lock import lock
 from appliance.podmanconf import PodmanPlaces
 from appliance.pool import Pool
@@ -161,10 +162,10 @@ class Supervisor:
                 await make_rollout(place, rollout, task, answerer, version)
             return rollout.id
 
-    async def evaluate_only(self, version: int) -> None:
-        """Evaluates one policy version on the held-out tasks, outside the run's schedule."""
+    async def evaluate_only(self, version: int, pack: Pack) -> None:
+        """Evaluates one policy version on the held-out tasks of `pack`, outside the run's schedule."""
         with lock(self.home, self.run.id):
-            self.pack = load_pack(self.config.pack_path)
+            self.pack = pack
             async with AsyncExitStack() as stack:
                 place = await self._open_place(stack, chosen_harnesses(self.config, self.home))
                 sampler, _ = await self._newest_sampler(stack)
@@ -232,10 +233,21 @@ class Supervisor:
             own_images=await to_thread.run_sync(
                 built_images, podman_home(self.home), self.pack, list(harnesses.values())
             ),
+            judge=await self._open_judge(stack),
         )
         watch = reloading(self.home, place.harnesses, place.images, hosts[0].podman.image_exists, self.log)
         await stack.enter_async_context(watch)
         return place
+
+    async def _open_judge(self, stack: AsyncExitStack) -> Judge | None:
+        """The judge of hybrid tasks, where the run names one."""
+        if self.config.judge.url:
+            return await stack.enter_async_context(Judge(self.config.judge))
+        hybrid = sum(task.rubric is not None for task in self.pack.tasks)
+        if hybrid:
+            message = f"{hybrid} tasks have a rubric; without judge.url they are graded by their code alone"
+            self.log("warning", "grader", message)
+        return None
 
     async def _cold_start(self, place: Place) -> None:
         self.store.begin_phase(self.run.id, "teach")

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from appliance.errors import PackError
+from appliance.rubric import Rubric
 
 SPLITS = ("lesson", "train", "held-out")
 """What the teacher shows, what is practised, what is only measured."""
@@ -64,6 +65,7 @@ class Task:
     verifier_timeout_s: float
     teacher: tuple[str, ...] = ()
     dockerfile: Path | None = None
+    rubric: Rubric | None = None
 
     @classmethod
     def from_dir(cls, path: Path) -> Task:
@@ -88,6 +90,7 @@ class Task:
             verifier_timeout_s=_seconds(file, tables["verifier"], "verifier.timeout_sec"),
             teacher=_teacher(solution / "teacher.json"),
             dockerfile=dockerfile if dockerfile.is_file() else None,
+            rubric=_rubric(path / "tests" / "rubric.json"),
         )
 
 
@@ -213,6 +216,16 @@ def _teacher(file: Path) -> tuple[str, ...]:
         if not isinstance(command, str) or not command.strip() or not command.isprintable():
             raise PackError(f"{file}: key [{index}]: is not one line of text", remedy)
     return tuple(commands)
+
+
+def _rubric(file: Path) -> Rubric | None:
+    """What a judge is asked beside the code's checks; None for a task that code grades alone."""
+    if not file.exists():
+        return None
+    try:
+        return Rubric.parse(_read(file, "the rubric"))
+    except (ValueError, RecursionError) as error:
+        raise PackError(f"{file}: {error}", 'write {"criteria": ["…"], "weight": 0.3}') from error
 
 
 # ------------------------------------------------------------------ keys of task.toml

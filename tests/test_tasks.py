@@ -210,6 +210,7 @@ def test_a_broken_teacher_is_named(tmp_path: Path, text: str, message: str) -> N
         (b"a\0b", "NUL"),
         (b"a" * 1_048_577, "larger than"),
     ],
+    ids=["empty", "not UTF-8", "NUL", "large"],
 )
 def test_an_unusable_instruction_is_refused(tmp_path: Path, data: bytes, message: str) -> None:
     (make_task(tmp_path) / "instruction.md").write_bytes(data)

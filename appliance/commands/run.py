@@ -17,7 +17,7 @@ DEMO = CHECKOUT / "data" / "demo.toml"
 
 
 def add(commands: Any) -> None:
-    """Adds demo, train, coldstart, resume, stop, rollout and eval."""
+    """Adds demo, train, coldstart, resume, stop, and rollout."""
     for name, act, text in (
         ("demo", _demo, "run the shipped demonstration to its closing table"),
         ("train", _train, "start a run from a TOML: cold start, training, evaluation"),
@@ -45,9 +45,6 @@ def add(commands: Any) -> None:
     command.add_argument("--task", required=True, help="name of a task in the run's pack")
     command.add_argument("--harness", required=True, help="name of a harness")
     command.add_argument("--teacher", action="store_true", help="the run's teacher answers instead of the policy")
-    command = command_of(commands, "eval", _eval, "Pass@1 of a run's policy on held-out tasks, for each harness")
-    command.add_argument("run", help="id of the run")
-    command.add_argument("--version", type=int, default=None, help="policy version; the newest by default")
 
 
 def _demo(arguments: argparse.Namespace) -> int:
@@ -133,14 +130,3 @@ def _rollout(arguments: argparse.Namespace) -> int:
     found = running.single(home(), arguments.run, arguments.task, arguments.harness, arguments.teacher)
     show(arguments, found, running.single_text(found))
     return 0 if found["failure"] == "" else 1
-
-
-def _eval(arguments: argparse.Namespace) -> int:
-    from appliance import running
-
-    rows = running.evaluate(home(), arguments.run, arguments.version, lambda event: show_event(arguments, event))
-    lines = [
-        f"{r['harness']:<16} Pass@1 {r['pass_at_1']} {r['interval']}  n {r['n']}  failed {r['failures']}" for r in rows
-    ]
-    show(arguments, {"rows": rows}, "\n".join(lines))
-    return 0

@@ -39,6 +39,12 @@ def add(commands: Any) -> None:
     command.add_argument("pack", nargs="?", default="pocket", help="name under data/, or a folder")
     command.add_argument("--run", action="store_true", help="run null agent, oracle, forger and copier in sandboxes")
     command.add_argument("--parallel", type=int, default=4, help="tasks at once")
+    command = command_of(actions, "from-session", _from_session, "make a draft task of a session recorded by the proxy")
+    command.add_argument("before", type=Path, help="the folder as it was before the session")
+    command.add_argument("after", type=Path, help="the folder as the session left it")
+    command.add_argument("rollout", type=int, help="number of the recorded session (see `corral calls`)")
+    command.add_argument("out", type=Path, help="PACK/NAME of the draft; it must not exist yet")
+    command.add_argument("--family", default="sessions", help="its family")
 
 
 def pack_of(name: str) -> Path:
@@ -156,3 +162,15 @@ def _probe(arguments: argparse.Namespace, pack: Any) -> dict[str, Any]:
 
 def _two(value: float | None) -> str:
     return "–" if value is None else f"{value:.2f}"
+
+
+def _from_session(arguments: argparse.Namespace) -> None:
+    from appliance.record import reading
+    from appliance.sessiontask import draft_task
+    from appliance.transcript import calls
+
+    with reading(home()) as store:
+        said = calls(store, arguments.rollout)
+    notes = draft_task(arguments.out, arguments.before, arguments.after, said, arguments.family)
+    text = "\n".join([f"draft written: {arguments.out}; look at", *(f"  {note}" for note in notes)])
+    show(arguments, {"task": str(arguments.out), "notes": notes}, text)

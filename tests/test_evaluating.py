@@ -1,0 +1,74 @@
+"""Evaluations read from a record, and a whole small one on real parts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from appliance.errors import ApplianceError
+from appliance.evaluating import Policy, TransferPlan, _comparisons, _row, evaluation_markdown, transfer_markdown
+from appliance.picture import bars_svg, heat_svg
+from appliance.types import Purpose, Rollout, RolloutPlan, RolloutState
+
+
+def a_rollout(task: str, index: int, reward: float | None, failure: str = "") -> Rollout:
+    state = RolloutState.FAILED if failure else RolloutState.GRADED
+    plan = RolloutPlan("r", Purpose.EVAL, 3, "pi", task, index)
+    return Rollout(1, plan, state, 1, 3, reward, {}, failure, "", 0.0, 10.0, 12.5)
+
+
+def test_a_row_counts_attempts_tasks_failures_and_cost() -> None:
+    rollouts = [
+        a_rollout("a", 0, 1.0),
+        a_rollout("a", 1, 0.5),
+        a_rollout("b", 0, 1.0),
+        a_rollout("b", 1, None, "sandbox:lost"),
+    ]
+    row = _row("pocket", "pi", "r@3", rollouts, 2)
+    assert (row["n"], row["tasks"], row["pass_at_1"]) == (3, 2, 0.75)
+    assert row["pass_at_k"] == {2: 1.0} and row["pass_hat_k"] == {2: 0.0}
+    assert row["failures"] == {"sandbox:lost": 1} and row["seconds"] == 10.0
+    assert row["mean_reward"] == pytest.approx(0.875)
+    assert {"pack", "harness", "policy", "n", "pass_at_1", "interval", "mean_reward", "failures"} <= set(row)
+
+
+def test_policies_are_compared_with_the_first_on_common_tasks() -> None:
+    kept = {("p", "pi", 0): {"a": [0.0], "b": [0.0], "c": [1.0]}, ("p", "pi", 1): {"a": [1.0], "b": [0.0], "d": [1.0]}}
+    (found,) = _comparisons(kept, ["r@0", "r@3"])
+    assert (found["policy"], found["against"], found["tasks"], found["gain"]) == ("r@3", "r@0", 2, 0.5)
+    text = evaluation_markdown({"rows": [_row("p", "pi", "r@3", [], 1)], "comparisons": [found]})
+    assert "| p | pi | r@3 | – |" in text and "+50.0" in text
+
+
+def test_a_policy_is_a_run_and_a_version() -> None:
+    assert Policy.parse("demo-1") == Policy("demo-1", None) and Policy.parse("demo-1@4") == Policy("demo-1", 4)
+    with pytest.raises(ApplianceError, match="is no policy version"):
+        Policy.parse("demo-1@last")
+
+
+def test_the_transfer_table_has_a_row_a_training_and_a_column_a_harness() -> None:
+    plan = TransferPlan(Path("x.toml"), {}, (("pi",), ("codex",), ("pi", "codex")), (0, 1))
+    assert plan.harnesses == ("pi", "codex")
+    cell = {"pass_at_1": 0.5, "interval": (0.4, 0.6), "n": 10, "runs": []}
+    text = transfer_markdown({"untrained": {"pi": cell, "codex": cell}, "pi+codex": {"pi": cell, "codex": cell}})
+    assert text.splitlines()[0] == "| trained in | tested in pi | tested in codex |"
+    assert "| pi+codex | 50.0 [40, 60] | 50.0 [40, 60] |" in text
+
+
+def test_pictures_show_every_value_and_escape_names() -> None:
+    bars = bars_svg([("<r>", 0.25, (0.1, 0.4)), ("none", None, None)], "a & b")
+    assert "&lt;r&gt;" in bars and "25.0 %" in bars and "no grade" in bars and "a &amp; b" in bars
+    heat = heat_svg(["pi"], ["pi", "<c>"], {("pi", "pi"): 0.75, ("pi", "<c>"): None}, "t")
+    assert "75.0" in heat and "–" in heat and "&lt;c&gt;" in heat
+
+
+def test_an_unknown_run_is_one_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from appliance.cli import main
+
+    monkeypatch.setenv("CORRAL_HOME", str(tmp_path))
+    assert main(["eval", "nothing", "--json"]) == 1
+    assert set(json.loads(capsys.readouterr().out)) == {"error", "remedy"}

@@ -206,7 +206,7 @@ class UpstreamTeacher:
     async def _post(self, request: Request) -> httpx.Response:
         up = self._upstream
         if up.api == "chat":
-            path, headers = "/chat/completions", {"authorization": f"Bearer {up.key}"}
+            path, headers = "/chat/completions", {"authorization": f"Bearer {up.key}"} if up.key else {}
             body = openai_body(request, up.model, up.max_tokens, self._limit)
         else:
             path, headers = "/messages", {"x-api-key": up.key, "anthropic-version": "2023-06-01"}

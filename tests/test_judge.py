@@ -44,7 +44,7 @@ def a_judge(answers: list[str], wire: str = "chat") -> Iterator[tuple[JudgeSecti
             else:
                 body = {"content": [{"type": "text", "text": text}], "stop_reason": "end_turn", "role": "assistant"}
             data = json.dumps(body).encode()
-            self.send_response(200 if text else 503)
+            self.send_response(200 if text else 400)
             self.send_header("content-length", str(len(data)))
             self.end_headers()
             self.wfile.write(data)

@@ -15,7 +15,7 @@ def sparkline(values: Sequence[float]) -> str:
     return "".join(BLOCKS[min(int(max(v, 0.0) * len(BLOCKS)), len(BLOCKS) - 1)] for v in values)
 
 
-def bars_svg(rows: Sequence[tuple[str, float | None, Sequence[float] | None]], title: str) -> str:
+def interval_bars_svg(rows: Sequence[tuple[str, float | None, Sequence[float] | None]], title: str) -> str:
     """Shares in [0, 1] as bars, one a line, each with its interval as a whisker; None is said to be missing."""
     left, width, line = 300, 360, 26
     height = 60 + line * max(1, len(rows))

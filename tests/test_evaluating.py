@@ -9,7 +9,7 @@ import pytest
 
 from appliance.errors import ApplianceError
 from appliance.evaluating import Policy, TransferPlan, _comparisons, _row, evaluation_markdown, transfer_markdown
-from appliance.picture import bars_svg, heat_svg
+from appliance.picture import heat_svg, interval_bars_svg
 from appliance.types import Purpose, Rollout, RolloutPlan, RolloutState
 
 
@@ -58,7 +58,7 @@ def test_the_transfer_table_has_a_row_a_training_and_a_column_a_harness() -> Non
 
 
 def test_pictures_show_every_value_and_escape_names() -> None:
-    bars = bars_svg([("<r>", 0.25, (0.1, 0.4)), ("none", None, None)], "a & b")
+    bars = interval_bars_svg([("<r>", 0.25, (0.1, 0.4)), ("none", None, None)], "a & b")
     assert "&lt;r&gt;" in bars and "25.0 %" in bars and "no grade" in bars and "a &amp; b" in bars
     heat = heat_svg(["pi"], ["pi", "<c>"], {("pi", "pi"): 0.75, ("pi", "<c>"): None}, "t")
     assert "75.0" in heat and "–" in heat and "&lt;c&gt;" in heat

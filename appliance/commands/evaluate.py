@@ -37,7 +37,7 @@ def add(commands: Any) -> None:
 
 def _eval(arguments: argparse.Namespace) -> None:
     from appliance import evaluating as e
-    from appliance.picture import bars_svg
+    from appliance.picture import interval_bars_svg
 
     asked = e.Asked(tuple(arguments.pack), tuple(arguments.harness), arguments.attempts, arguments.split)
     policies = [e.Policy.parse(text) for text in arguments.policy]
@@ -45,7 +45,7 @@ def _eval(arguments: argparse.Namespace) -> None:
     text = e.evaluation_markdown(found)
     if arguments.out:
         bars = [(f"{r['policy']} {r['harness']} {r['pack']}", r["pass_at_1"], r["interval"]) for r in found["rows"]]
-        paths = e.write_all(arguments.out, "eval", found, text, bars_svg(bars, "Pass@1 with 95 % intervals"))
+        paths = e.write_all(arguments.out, "eval", found, text, interval_bars_svg(bars, "Pass@1 with 95 % intervals"))
         text += "\n".join(map(str, paths))
     show(arguments, found, text)
 

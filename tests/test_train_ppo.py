@@ -163,6 +163,7 @@ def test_E13_a_warm_up_moves_the_critic_alone(base: Path) -> None:
     assert not torch.equal(numbers(parameters_of(policy, CRITIC)), held) and base_fingerprint(policy) == fingerprint
 
 
+@pytest.mark.slow
 def test_a_warmed_up_critic_explains_the_returns(base: Path) -> None:
     policy = make_policy(base)
     critic = Critic(policy, CriticSettings(learning_rate=1e-2, clip=0.0, updates=3), seed=1)
@@ -188,6 +189,7 @@ def test_the_adapter_that_is_served_has_nothing_of_the_critic(base: Path, tmp_pa
     assert save_adapter(policy, tmp_path / "after") == sha256
 
 
+@pytest.mark.slow
 def test_E14_a_critic_that_comes_back_learns_on_bit_for_bit(base: Path, tmp_path: Path) -> None:
     policy = make_policy(base)
     critic = a_critic(policy)

@@ -156,6 +156,7 @@ def ranks_of(home: Path) -> list[int]:
     return found
 
 
+@pytest.mark.slow
 def test_a_kl_term_is_measured_against_version_zero(base: Path, tmp_path: Path) -> None:
     run = ARun(tmp_path, base, config(train__kl_weight=0.1, train__parity_stop=0, train__parity_alarm=0))
     trainer = Trainer(tmp_path, run.store, "r")

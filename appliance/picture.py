@@ -104,7 +104,7 @@ def curve_svg(curves: Mapping[str, Sequence[tuple[int, float]]], title: str) -> 
     return "\n".join([*parts, "</svg>\n"])
 
 
-def bars_svg(title: str, values: Sequence[tuple[str, float]]) -> str:
+def amounts_svg(title: str, values: Sequence[tuple[str, float]]) -> str:
     """Named values from 0 as horizontal bars, each with its number."""
     most = max((value for _, value in values), default=0.0) or 1.0
     height = TOP + 28 * len(values) + 12

@@ -16,7 +16,7 @@ from typing import Any
 
 from appliance.config import home
 from appliance.errors import ApplianceError
-from appliance.picture import bars_svg
+from appliance.picture import amounts_svg
 
 TEXT = "measure packed updates against flat rows, TRL, tree sizes and ranks"
 LIMIT_S = 3600
@@ -147,7 +147,7 @@ def table(found: dict[str, Any]) -> str:
 
 def picture(found: dict[str, Any]) -> str:
     """Seconds a thousand unique tokens, by tree size: flat where cost is linear."""
-    return bars_svg(
+    return amounts_svg(
         "seconds a thousand unique tokens, by unique tokens",
         [(str(tokens), 1000 * seconds / tokens) for tokens, seconds, _ in found["curve"]],
     )

@@ -76,20 +76,16 @@ def measured_peak(base: Path, tokens: int, checkpointing: bool) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("width", "layers", "vocabulary", "checkpointing"), [(256, 8, 8000, False), (512, 16, 32000, True)]
-)
-def test_the_plan_of_a_rank_is_within_a_tenth_of_its_measured_peak(
-    width: int, layers: int, vocabulary: int, checkpointing: bool, tmp_path: Path
+def test_the_plan_of_a_rank_that_keeps_its_activations_is_within_a_tenth_of_its_measured_peak(
+    tmp_path: Path,
 ) -> None:
     tokens = 4096
-    base = make_base(tmp_path / "base", width, layers, vocabulary)
+    base = make_base(tmp_path / "base", 256, 8, 8000)
     asked = config(
         model__path=str(base), model__quantization="none", model__lora_rank="8", train__row_tokens=str(tokens),
-        train__checkpointing=str(checkpointing),
     )  # fmt: skip
     planned = sum(p.bytes for p in trainer_parts(asked, Shape.of(base)))
-    assert planned == pytest.approx(measured_peak(base, tokens, checkpointing), rel=0.1)
+    assert planned == pytest.approx(measured_peak(base, tokens, False), rel=0.1)
 
 
 def test_an_8b_model_is_planned_part_by_part() -> None:

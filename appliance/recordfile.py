@@ -84,7 +84,8 @@ def _prepare(path: Path, db: sqlite3.Connection, readonly: bool) -> None:
         db.execute("PRAGMA journal_mode=WAL")
         db.execute("PRAGMA synchronous=NORMAL")
         holder = (supervisor_of(path.parent) or {}).get("pid", os.getpid())
-        if names and holder != os.getpid():
+        is_new = db.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone() is None
+        if names and not is_new and holder != os.getpid():
             raise StoreError(
                 f"{path}: process {holder} still runs on it with an older Corral",
                 f"end it first (`kill {holder}`), then `corral resume`",

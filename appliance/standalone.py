@@ -29,6 +29,7 @@ from appliance.remote import RemoteEngine
 from appliance.render import Renderer
 from appliance.sampler import engine_settings
 from appliance.store import Store
+from appliance.supervisor import proxy_directory
 from appliance.types import Purpose, RolloutPlan, RunState
 
 KEY_VARIABLE = "CORRAL_ENGINE_KEY"
@@ -85,7 +86,7 @@ async def serve(home: Path, wish: Wish, ready: Callable[[Serving], Awaitable[Non
                     rendering=config.rollout.rendering,
                 )
                 answerer = EngineAnswerer(engine, renderer, sampling)
-                directory = home / "runs" / run_id / "proxy"
+                directory = proxy_directory(home) / str(os.getpid())  # several may serve one record
                 async with Proxy(store, directory, _LIMITS, answerer, port=wish.port) as proxy:
                     proxy.open(rollout_id, token)
                     url = f"http://127.0.0.1:{proxy.port}"

@@ -30,6 +30,7 @@ from appliance.commands import (
 from appliance.commands.printing import complain
 from appliance.config import home, resolve
 from appliance.errors import CorralError
+from appliance.offline import switch_off
 
 EXAMPLES = """examples:
   corral                         the terminal UI
@@ -43,6 +44,7 @@ EXAMPLES = """examples:
 def main(argv: Sequence[str] | None = None) -> int:
     """Parses, runs one command, and turns errors of ours into one message and an exit code."""
     arguments = build_parser().parse_args(argv)
+    switch_off()
     try:
         return int(arguments.act(arguments) or 0)
     except CorralError as error:

@@ -235,10 +235,14 @@ class EvaluationSection(Section):
 
 
 class RecordSection(Section):
-    """How long the record keeps what of runs that have ended; applied whenever a run is created."""
+    """How long what is kept of runs that have ended, looked at whenever a run is created; and room on the disk."""
 
     keep_bodies_days: float = Field(0, ge=0, description="days raw request and response bodies are kept; 0: for ever")
     keep_runs_days: float = Field(0, ge=0, description="days a whole run is kept in the record; 0: for ever")
+    keep_logs_days: float = Field(0, ge=0, description="days the logs of runs are kept; 0: for ever")
+    min_free_gib: float = Field(
+        1.0, ge=0, description="GiB of free disk below which a run takes no new rollouts and drains; 0: not looked at"
+    )
 
 
 class RunConfig(Section):

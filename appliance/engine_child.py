@@ -24,6 +24,8 @@ import anyio.abc
 
 from appliance import engine_guard
 from appliance.errors import HostError
+from appliance.leftovers import cut_log
+from appliance.offline import SWITCHES
 
 PLUGIN = "corral_cpu_lora"
 """Name of the entry point of vllm_plugin in pyproject.toml."""
@@ -100,11 +102,7 @@ def command(settings: EngineSettings, socket: Path) -> list[str]:
 
 def environment(settings: EngineSettings, folder: Path) -> dict[str, str]:
     """The server's environment: ours, with every switch that notes and measurements call for."""
-    switches = {
-        "HF_HUB_OFFLINE": "1",
-        "TRANSFORMERS_OFFLINE": "1",
-        "VLLM_NO_USAGE_STATS": "1",
-        "DO_NOT_TRACK": "1",
+    switches = SWITCHES | {
         "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
         # Ours only: what else is installed must not change how the policy is sampled.
         "VLLM_PLUGINS": PLUGIN,
@@ -153,6 +151,7 @@ class Child:
         guard = [sys.executable, "-I", "-S", engine_guard.__file__, str(folder)]
         try:
             settings.log.parent.mkdir(parents=True, exist_ok=True)
+            cut_log(settings.log)
             with settings.log.open("ab") as log:
                 process = await anyio.open_process(
                     [*guard, *command(settings, folder / "api.sock")],

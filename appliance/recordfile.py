@@ -53,7 +53,7 @@ def open_record(path: Path, readonly: bool, damaged: bool = False) -> sqlite3.Co
         raise StoreError(f"{path}: there is no record yet", "start a run, for example `corral demo`")
     with explained(path):
         if not readonly:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            _make_folder(path.parent)
             _refuse_network(path)
         uri = f"{path.resolve().as_uri()}?mode={'ro' if readonly else 'rwc'}"
         db = sqlite3.connect(uri, uri=True, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
@@ -65,6 +65,13 @@ def open_record(path: Path, readonly: bool, damaged: bool = False) -> sqlite3.Co
             db.close()
             raise
     return db
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"{folder}: {error.strerror}", "make it writable, or set CORRAL_HOME to another") from error
 
 
 def _refuse_network(path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import anyio
 
+from appliance import leftovers
 from appliance.config import RunConfig, resolve
 from appliance.errors import ApplianceError, first_of
 from appliance.export.entering import bring_in, read
@@ -48,6 +49,7 @@ def create(home: Path, config: RunConfig) -> str:
         for file in imports:
             bring_in(store, run_id, file, config.harnesses[0])
         apply_rule(store, config.record)
+    leftovers.remove_logs(home / "runs", config.record.keep_logs_days, str((supervisor_of(home) or {}).get("run")))
     folder = home / "runs" / run_id
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(config.model_dump_json(indent=1) + "\n", encoding="utf-8")

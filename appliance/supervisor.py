@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import signal
-import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
@@ -22,7 +21,7 @@ import anyio
 from anyio import to_thread
 from anyio.abc import TaskGroup
 
-from appliance import schedule, workshop
+from appliance import leftovers, schedule, workshop
 from appliance.config import RunConfig, from_record, podman_home
 from appliance.errors import ApplianceError, CorralError, StoreError, first_of
 from appliance.harness import Harness
@@ -43,6 +42,7 @@ from appliance.tasks import Pack, load_pack
 from appliance.teaching import Choose, teachers
 from appliance.trainchild import TrainChild
 from appliance.types import Purpose, Rollout, RolloutPlan, RunState
+from appliance.watch import check_disk, watch
 
 COMMAND_POLL_S = 0.5
 PROGRESS_S = 5.0
@@ -63,6 +63,7 @@ class Supervisor:
     pack: Pack = field(init=False)
     draining: anyio.Event = field(init=False)
     folder: Path = field(init=False)
+    why: str = "stopped by request"
 
     def __post_init__(self) -> None:
         self.config = from_record(self.run.config)
@@ -79,14 +80,16 @@ class Supervisor:
             self.store.move_run(self.run.id, RunState.RUNNING)
             state, message = RunState.FAILED, "ended unexpectedly"
             try:
+                check_disk(self.config.record, self.home)
                 async with anyio.create_task_group() as group:
                     group.start_soon(self._take_commands)
                     group.start_soon(self._take_signals, group)
+                    group.start_soon(watch, self.config.record, self.home, self._drain, self.log)
                     await self._phases()
                     group.cancel_scope.cancel()
                 state, message = RunState.DONE, ""
             except* Drained:
-                state, message = RunState.STOPPED, "stopped by request; `corral resume` goes on"
+                state, message = RunState.STOPPED, f"{self.why}; `corral resume` goes on"
             except* CorralError as failed:
                 message = str(first_of(failed))
                 self.log("error", "supervisor", message)
@@ -118,6 +121,7 @@ class Supervisor:
     def _drain(self, why: str) -> None:
         if not self.draining.is_set():
             self.draining.set()
+            self.why = why
             self.store.move_run(self.run.id, RunState.DRAINING, why)
             self.log("info", "supervisor", f"{why}: no new rollouts; waiting for those under way")
 
@@ -185,9 +189,7 @@ class Supervisor:
         parts = [self.home / "sandboxes", self.folder / "model", self.folder / "adapters"]
         for folder in parts[0].glob("*"):
             workshop.remove(folder)
-        left = [*parts[1].glob(".*"), *parts[2].glob(".*")]
-        if left:
-            subprocess.run(["rm", "-rf", "--", *map(str, left)], check=False)
+        leftovers.remove([*parts[1].glob(".*"), *parts[2].glob(".*"), *leftovers.stale_scratch()])
 
     def _check_splits(self) -> None:
         train, held_out = self.config.tasks.train_split, self.config.tasks.held_out_split

@@ -6,6 +6,7 @@ a step is started again and takes the step from the last version; one that stops
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -18,6 +19,8 @@ import anyio.abc
 
 from appliance import engine_guard
 from appliance.errors import TrainingError
+from appliance.leftovers import cut_log
+from appliance.offline import SWITCHES
 from appliance.store import Store
 
 EXPLAINED_EXIT = 3
@@ -107,12 +110,14 @@ class TrainChild:
         self._log.parent.mkdir(parents=True, exist_ok=True)
         scratch = tempfile.mkdtemp(prefix="corral-trainer-")
         trainer = [sys.executable, "-m", *self._module(), self._mode, str(self._home), self._run_id]
+        cut_log(self._log)
         with self._log.open("ab") as log:
             self._process = await anyio.open_process(
                 [sys.executable, "-I", "-S", engine_guard.__file__, scratch, *trainer],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
+                env=os.environ | SWITCHES,
                 start_new_session=True,
             )
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from appliance.config import home
 from appliance.errors import ApplianceError
+from appliance.offline import SWITCHES
 from appliance.picture import amounts_svg
 
 TEXT = "measure packed updates against flat rows, TRL, tree sizes and ranks"
@@ -73,7 +74,7 @@ def _share(measured: dict[str, Any] | None, bound: float) -> float | None:
 
 def _case(case: dict[str, Any], launcher: tuple[str, ...] = ("appliance.train.measuring",), **more: str) -> Any:
     """What one process measured; ApplianceError with its last words when it fails."""
-    environment = os.environ | {"OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"} | more
+    environment = os.environ | SWITCHES | {"OMP_WAIT_POLICY": "PASSIVE"} | more
     command = [sys.executable, "-m", *launcher, json.dumps(case)]
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     if ended.returncode:

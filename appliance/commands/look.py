@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 from appliance.commands.printing import command_of, show
@@ -17,7 +18,10 @@ def add(commands: Any) -> None:
     command.add_argument("run", nargs="?", help="id of the run; the newest by default")
     command = command_of(commands, "calls", _calls, "the calls of one rollout, as text")
     command.add_argument("rollout", type=int, help="number of the rollout")
-    command_of(commands, "doctor", _doctor, "check this machine; every failure with its remedy")
+    command = command_of(commands, "doctor", _doctor, "check this machine; every failure with its remedy")
+    command.epilog = "example: corral doctor --fix · corral doctor --report corral-report.json"
+    command.add_argument("--fix", action="store_true", help="first mend what can be mended without asking")
+    command.add_argument("--report", type=Path, metavar="FILE", help="write a file for a bug report, without secrets")
     command_of(commands, "info", _info, "versions and paths")
 
 
@@ -50,14 +54,21 @@ def _calls(arguments: argparse.Namespace) -> None:
 
 def _doctor(arguments: argparse.Namespace) -> int:
     from appliance.doctor import checks
+    from appliance.mending import mend
 
+    mended = mend(home()) if arguments.fix else []
     found = checks(home())
-    lines = [
+    lines = [f"✓ mended {what}" for what in mended]
+    lines += [
         f"{'✓ ok  ' if c['ok'] else '✗ FAIL'} {c['name']:<12} {c['found']}"
         + (f"\n         remedy: {c['remedy']}" if not c["ok"] else "")
         for c in found
     ]
-    show(arguments, {"checks": found}, "\n".join(lines))
+    if arguments.report:
+        from appliance.bugreport import write
+
+        lines.append(f"report: {write(home(), found, arguments.report)}; look through it before you send it")
+    show(arguments, {"checks": found} | ({"mended": mended} if arguments.fix else {}), "\n".join(lines))
     return 0 if all(c["ok"] for c in found) else 1
 
 

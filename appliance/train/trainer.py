@@ -20,6 +20,7 @@ from pathlib import Path
 from appliance.config import from_record
 from appliance.errors import ApplianceError, TrainingError
 from appliance.lossinputs import digests, row_digest
+from appliance.offline import switch_off
 from appliance.store import Store
 from appliance.train.checkpoints import Rule, check, prune, seal
 from appliance.train.flat import flat_in_a_row, likely_causes
@@ -42,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
         return _follow(Path(home), run_id)
     # Before torch is imported: idle threads must sleep, the sampler and harnesses need the cores.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", DO_NOT_TRACK="1")
+    switch_off()
     store = Store.open(Path(home) / "record.db")
     try:
         if mode == "coldstart":

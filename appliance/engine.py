@@ -21,13 +21,15 @@ from typing import Any
 
 import anyio
 import anyio.abc
-import httpx
+import msgspec
 import numpy as np
 
-from appliance.engine_answers import read_sample, read_scores, read_top
+from appliance.engine_answers import Asked, EngineAnswer, read_answer, read_sample, read_scores, read_top
 from appliance.engine_child import NUM_LIVE_ADAPTERS, Child, EngineSettings, describe_exit
 from appliance.engine_probe import TEMPERATURE, check_temperature, model_config, probe_prompt, write_probe_adapter
 from appliance.errors import EngineError, HostError, ModelError
+from appliance.httpline import BrokenLine, HttpLine, Reply
+from appliance.idtext import IdText
 from appliance.types import Logprobs, Sample, TokenIds
 
 __all__ = ["Adapter", "Engine", "EngineSettings", "Swap"]
@@ -70,7 +72,8 @@ class Engine:
         self._say = on_progress or (lambda _line: None)
         self._vocab_size: int = model_config(settings.model)["vocab_size"]
         self._child: Child | None = None
-        self._client: httpx.AsyncClient | None = None
+        self._line: HttpLine | None = None
+        self._text = IdText()
         self._failure: EngineError | None = None
         self._scopes: set[anyio.CancelScope] = set()
         self._adapters: dict[int, Adapter] = {}
@@ -127,9 +130,7 @@ class Engine:
         assert self._watchers is not None
         started_at = time.monotonic()
         self._child = child = await Child.start(self.settings)
-        self._client = httpx.AsyncClient(
-            transport=httpx.AsyncHTTPTransport(uds=str(child.socket)), base_url="http://engine", timeout=None
-        )
+        self._line = HttpLine("http://engine", uds=child.socket)
         self._failure, self._adapters, self._current = None, {}, BASE_VERSION
         with anyio.move_on_after(self.settings.startup_deadline_s) as scope:
             await self._ready(child, started_at)
@@ -163,8 +164,8 @@ class Engine:
         with anyio.CancelScope(shield=True):
             if self._child is not None:
                 await self._child.stop()
-            if self._client is not None:
-                await self._client.aclose()
+            if self._line is not None:
+                await self._line.close()
 
     # ------------------------------------------------------------------ watch
 
@@ -199,10 +200,10 @@ class Engine:
             scope.cancel()
 
     async def _healthy(self) -> bool:
-        assert self._client is not None
+        assert self._line is not None
         try:
-            return (await self._client.get("/health")).is_success
-        except httpx.TransportError:
+            return (await self._line.get("/health")).is_success
+        except BrokenLine:
             return False
 
     # ------------------------------------------------------------------ calls
@@ -234,8 +235,8 @@ class Engine:
         if seed is not None:
             parameters["seed"] = seed
         async with self._stamped(policy_version) as (version, name):
-            answer = await self._generate(prompt, name, parameters)
-        return read_sample(answer, prompt, name, version)
+            answer, asked = await self._generate(prompt, name, parameters)
+        return read_sample(answer, asked, version)
 
     async def score(self, ids: TokenIds | Sequence[int], policy_version: int | None = None) -> Logprobs:
         """Logprobs of `ids[1:]`, each given all before it, at temperature 1: (len(ids) - 1,) float32."""
@@ -243,15 +244,15 @@ class Engine:
         async with self._stamped(policy_version) as (_, name):
             return await self._score(prompt, name)
 
-    async def _score(self, prompt: list[int], name: str) -> Logprobs:
-        answer = await self._generate(prompt, name, {"max_tokens": 1, "prompt_logprobs": 0})
-        return read_scores(answer, prompt, name)
+    async def _score(self, prompt: TokenIds, name: str) -> Logprobs:
+        return read_scores(*await self._generate(prompt, name, {"max_tokens": 1, "prompt_logprobs": 0}))
 
-    def _checked(self, ids: TokenIds | Sequence[int]) -> list[int]:
-        """`ids` as a list. An id outside the vocabulary would end the whole server, so it stops here."""
-        prompt = [int(i) for i in ids]
-        if not prompt or min(prompt) < 0 or max(prompt) >= self._vocab_size:
+    def _checked(self, ids: TokenIds | Sequence[int]) -> TokenIds:
+        """`ids` as an array. An id outside the vocabulary would end the whole server, so it stops here."""
+        wide = np.asarray(ids)
+        if not len(wide) or int(wide.min()) < 0 or int(wide.max()) >= self._vocab_size:
             raise EngineError("bad_prompt", f"prompt ids must be 0 to {self._vocab_size - 1} and at least one")
+        prompt = wide.astype(np.int32, copy=False)
         if len(prompt) >= self.settings.max_model_len:
             raise EngineError(
                 "context_full", f"{len(prompt)} prompt tokens fill the context of {self.settings.max_model_len}"
@@ -274,30 +275,25 @@ class Engine:
         finally:
             self._under_way[version] -= 1
 
-    async def _generate(self, prompt: list[int], name: str, parameters: dict[str, Any]) -> dict[str, Any]:
+    async def _generate(self, prompt: TokenIds, name: str, parameters: dict[str, Any]) -> tuple[EngineAnswer, Asked]:
         # No end-of-text id of the engine's own choosing, and no text: stop ids are the caller's.
         parameters = {"top_p": 1.0, "top_k": 0, "ignore_eos": True, "detokenize": False, **parameters}
-        body = {"model": name, "token_ids": prompt, "return_token_ids": True, "sampling_params": parameters}
-        reply = await self._post("/inference/v1/generate", body)
-        try:
-            answer = reply.json()
-        except ValueError as e:
-            raise EngineError("bad_answer", f"the engine's answer is not JSON: {reply.text[:200]!r}") from e
-        if not isinstance(answer, dict):
-            raise EngineError("bad_answer", f"the engine's answer is not an object: {reply.text[:200]!r}")
-        return answer
+        asked = Asked(prompt, self._text.written(prompt), name)
+        body = {"model": name, "token_ids": msgspec.Raw(asked.written), "return_token_ids": True}
+        reply = await self._post("/inference/v1/generate", body | {"sampling_params": parameters})
+        return read_answer(reply.body), asked
 
-    async def _post(self, path: str, body: dict[str, Any]) -> httpx.Response:
+    async def _post(self, path: str, body: dict[str, Any]) -> Reply:
         """One request with a deadline; every way it can fail is an `EngineError`."""
         if self._failure is not None:
             raise self._failed()
-        assert self._client is not None and self._child is not None
-        reply: httpx.Response | None = None
+        assert self._line is not None and self._child is not None
+        reply: Reply | None = None
         with anyio.move_on_after(self.settings.call_deadline_s) as scope:
             self._scopes.add(scope)
             try:
-                reply = await self._client.post(path, json=body)
-            except httpx.TransportError:
+                reply = await self._line.post(path, msgspec.json.encode(body))
+            except BrokenLine:
                 # The connection broke: the watcher soon knows why, and then cancels this scope.
                 await self._wait_for_failure()
             finally:
@@ -313,13 +309,13 @@ class Engine:
             await self._refused(reply)
         return reply
 
-    async def _refused(self, reply: httpx.Response) -> None:
+    async def _refused(self, reply: Reply) -> None:
         """Raise for an error status; a server error mostly means that the engine is just ending."""
         if reply.is_server_error:
             await self._wait_for_failure(DYING_S)
             if self._failure is not None:
                 raise self._failed()
-        raise EngineError("refused", f"the engine answered {reply.status_code}: {reply.text[:500]}")
+        raise EngineError("refused", f"the engine answered {reply.status}: {reply.body[:500].decode(errors='replace')}")
 
     async def _wait_for_failure(self, seconds: float = 3.0) -> None:
         with anyio.move_on_after(seconds):
@@ -353,7 +349,7 @@ class Engine:
 
     async def _loaded(self, adapter: Adapter, before: Adapter | None) -> float:
         """Load `adapter` and prove that it answers: the largest change against what answered before."""
-        prompt = probe_prompt(self._vocab_size)
+        prompt = np.asarray(probe_prompt(self._vocab_size), np.int32)
         old = await self._score(prompt, before.name if before else BASE)
         await self._post("/v1/load_lora_adapter", {"lora_name": adapter.name, "lora_path": str(adapter.folder)})
         new = await self._score(prompt, adapter.name)
@@ -375,12 +371,12 @@ class Engine:
 
     async def probe(self) -> None:
         """Check what training relies on: ids, logprobs, temperature, adapters. `EngineError` if not."""
-        prompt = probe_prompt(self._vocab_size)
+        prompt = np.asarray(probe_prompt(self._vocab_size), np.int32)
         await self.sample(prompt, max_tokens=2, seed=0, policy_version=self._current)
         top = {"max_tokens": 1, "logprobs": 8, "seed": 0}
         plain = await self._generate(prompt, BASE, {**top, "temperature": 1.0})
         processed = await self._generate(prompt, BASE, {**top, "temperature": TEMPERATURE})
-        check_temperature(read_top(plain, prompt, BASE), read_top(processed, prompt, BASE))
+        check_temperature(read_top(*plain), read_top(*processed))
         with tempfile.TemporaryDirectory(prefix="corral-probe-") as folder:
             write_probe_adapter(self.settings.model, Path(folder))
             adapter = Adapter(-1, f"probe-{time.time_ns():x}", Path(folder), "")

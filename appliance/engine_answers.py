@@ -3,17 +3,49 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from appliance.errors import EngineError
-from appliance.types import Logprobs, Sample, StopReason
+from appliance.idtext import is_list_of
+from appliance.types import Logprobs, Sample, StopReason, TokenIds
 
 
-def read_sample(answer: dict[str, Any], prompt: list[int], name: str, version: int) -> Sample:
-    """The sample in `answer`, proven to be for `prompt` and from the adapter called `name`."""
-    choice = _choice(answer, prompt, name)
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the engine was asked: the prompt, as ids and as it was written, and the adapter's name."""
+
+    prompt: TokenIds
+    written: bytes
+    name: str
+
+
+class EngineAnswer(msgspec.Struct):
+    """The engine's JSON. The prompt's ids stay text: they are only compared with what was written."""
+
+    model: Any = None
+    prompt_token_ids: msgspec.Raw = msgspec.Raw(b"null")
+    choices: Any = None
+    prompt_logprobs: Any = None
+
+
+_decoder = msgspec.json.Decoder(EngineAnswer)
+
+
+def read_answer(body: bytes) -> EngineAnswer:
+    """The answer in `body`."""
+    try:
+        return _decoder.decode(body)
+    except (msgspec.MsgspecError, ValueError) as e:
+        raise EngineError("bad_answer", f"the engine's answer cannot be read ({e}): {body[:200]!r}") from e
+
+
+def read_sample(answer: EngineAnswer, asked: Asked, version: int) -> Sample:
+    """The sample in `answer`, proven to be for what was asked."""
+    choice = _choice(answer, asked)
     ids = choice["token_ids"]
     entries = _logprob_entries(choice)
     if not ids or [entry.get("token_id") for entry in entries] != ids:
@@ -22,7 +54,7 @@ def read_sample(answer: dict[str, Any], prompt: list[int], name: str, version: i
     if reason not in ("stop", "length"):
         raise EngineError("bad_answer", f"sampling ended with {reason!r}")
     return Sample(
-        prompt_ids=np.asarray(prompt, dtype=np.int32),
+        prompt_ids=asked.prompt,
         sampled_ids=np.asarray(ids, dtype=np.int32),
         logprobs=_finite([entry.get("logprob") for entry in entries]),
         stop_reason=StopReason(reason),
@@ -30,32 +62,32 @@ def read_sample(answer: dict[str, Any], prompt: list[int], name: str, version: i
     )
 
 
-def read_scores(answer: dict[str, Any], prompt: list[int], name: str) -> Logprobs:
+def read_scores(answer: EngineAnswer, asked: Asked) -> Logprobs:
     """Logprob of each prompt id but the first, given those before it: (len(prompt) - 1,) float32."""
-    _choice(answer, prompt, name)
-    rows = answer.get("prompt_logprobs")
+    _choice(answer, asked)
+    prompt, rows = asked.prompt.tolist(), answer.prompt_logprobs
     if not isinstance(rows, list) or len(rows) != len(prompt):
         raise EngineError("bad_answer", "the engine gave no logprobs of the prompt")
     entries = [(row or {}).get(str(token), {}) for token, row in zip(prompt[1:], rows[1:], strict=True)]
     return _finite([entry.get("logprob") for entry in entries])
 
 
-def read_top(answer: dict[str, Any], prompt: list[int], name: str) -> dict[int, float]:
+def read_top(answer: EngineAnswer, asked: Asked) -> dict[int, float]:
     """Logprobs of the likeliest first ids, by id."""
-    entries = _logprob_entries(_choice(answer, prompt, name))
+    entries = _logprob_entries(_choice(answer, asked))
     tops = entries[0].get("top_logprobs") if entries else None
     if not isinstance(tops, list):
         raise EngineError("bad_answer", "the engine gave no top logprobs")
     return {int(top["token_id"]): float(top["logprob"]) for top in tops}
 
 
-def _choice(answer: dict[str, Any], prompt: list[int], name: str) -> dict[str, Any]:
+def _choice(answer: EngineAnswer, asked: Asked) -> dict[str, Any]:
     """The one choice of `answer`, after checking whose answer it is (I2, I6)."""
-    if answer.get("model") != name:
-        raise EngineError("bad_answer", f"asked {name}, answered by {answer.get('model')!r}")
-    if answer.get("prompt_token_ids") != prompt:
+    if answer.model != asked.name:
+        raise EngineError("bad_answer", f"asked {asked.name}, answered by {answer.model!r}")
+    if not is_list_of(answer.prompt_token_ids, asked.prompt, asked.written):
         raise EngineError("bad_answer", "the engine was fed other prompt ids than it was sent")
-    choices = answer.get("choices")
+    choices = answer.choices
     if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], dict):
         raise EngineError("bad_answer", "the engine's answer has not exactly one choice")
     if not isinstance(choices[0].get("token_ids"), list):

@@ -11,6 +11,7 @@ import asyncio
 import ssl
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from urllib.parse import urlsplit
 
 _LIMIT = 1 << 20
@@ -31,16 +32,30 @@ class Reply:
     status: int
     body: bytes
 
+    @property
+    def is_success(self) -> bool:
+        """Whether the server did what it was asked."""
+        return 200 <= self.status < 300
+
+    @property
+    def is_server_error(self) -> bool:
+        """Whether the server says that it failed."""
+        return self.status >= 500
+
 
 class HttpLine:
-    """Requests to the server of `url`; `headers` go out with each. `close` when done."""
+    """Requests to the server of `url`; `headers` go out with each. `close` when done.
 
-    def __init__(self, url: str, headers: dict[str, str] | None = None) -> None:
+    `uds`: the server listens on this Unix socket, and the URL's host is a mere name.
+    """
+
+    def __init__(self, url: str, headers: dict[str, str] | None = None, uds: Path | None = None) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"{url!r} is not an http or https URL")
         self._host, self._port = parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
         self._ssl = ssl.create_default_context() if parts.scheme == "https" else None
+        self._uds = uds
         self._prefix = parts.path.rstrip("/")
         lines = {"host": parts.netloc.rpartition("@")[2], "content-type": "application/json", **(headers or {})}
         self._head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
@@ -75,10 +90,15 @@ class HttpLine:
             except BrokenLine:
                 break
         try:
-            opened = await asyncio.open_connection(self._host, self._port, limit=_LIMIT, ssl=self._ssl)
+            opened = await self._open()
         except OSError as e:
-            raise BrokenLine(f"{self._host}:{self._port}: {e}") from e
+            raise BrokenLine(f"{self._uds or f'{self._host}:{self._port}'}: {e}") from e
         return await self._exchange(opened, data)
+
+    async def _open(self) -> Streams:
+        if self._uds is not None:
+            return await asyncio.open_unix_connection(str(self._uds), limit=_LIMIT)
+        return await asyncio.open_connection(self._host, self._port, limit=_LIMIT, ssl=self._ssl)
 
     async def _exchange(self, streams: Streams, data: bytes) -> Reply:
         """One request and its answer; the connection is kept if all went well, and closed if anything did not."""
@@ -88,10 +108,10 @@ class HttpLine:
             writer.write(data)
             head, body = await read_message(reader)
             status = int(head.split(b" ", 2)[1])
-            whole = b"connection: close" not in head.lower()
+            whole = b"connection: close" not in head.lower() and not head.startswith(b"HTTP/1.0")
             return Reply(status, body)
         except (*_ERRORS, IndexError) as e:
-            raise BrokenLine(f"{self._host}:{self._port}: {type(e).__name__}: {e}") from e
+            raise BrokenLine(f"{self._uds or f'{self._host}:{self._port}'}: {type(e).__name__}: {e}") from e
         finally:
             if whole and len(self._idle) < _MAX_IDLE:
                 self._idle.append(streams)

@@ -18,6 +18,7 @@ import numpy as np
 
 from appliance.errors import EngineError, HostError
 from appliance.httpline import BrokenLine, HttpLine
+from appliance.idtext import IdText, is_list_of
 from appliance.types import Logprobs, Sample, StopReason, TokenIds
 
 PROBE_TEMPERATURE = 0.5
@@ -32,7 +33,7 @@ class _Logprobs(msgspec.Struct):
 
 class _Choice(msgspec.Struct):
     token_ids: list[int]
-    prompt_token_ids: list[int]
+    prompt_token_ids: msgspec.Raw
     logprobs: _Logprobs
     finish_reason: str | None = None
     prompt_logprobs: list[dict[str, dict[str, Any]] | None] | None = None
@@ -58,6 +59,7 @@ class RemoteEngine:
             raise HostError(str(e), "name the URL of a running vLLM, for example http://127.0.0.1:8000/v1") from e
         self._timeout_s = timeout_s
         self._decoder = msgspec.json.Decoder(_Completion)
+        self._text = IdText()
 
     async def __aenter__(self) -> RemoteEngine:
         try:
@@ -92,7 +94,9 @@ class RemoteEngine:
         """
         gaps = []
         for at in (1.0, PROBE_TEMPERATURE) if temperature != 1.0 else (1.0,):
-            choice = await self._complete(list(prompt), {"temperature": at, "max_tokens": 1, "logprobs": 5})
+            choice = await self._complete(
+                np.asarray(prompt, np.int32), {"temperature": at, "max_tokens": 1, "logprobs": 5}
+            )
             tops = choice.logprobs.top_logprobs or [{}]
             gaps.append(dict(tops[0] or {}))
         if len(gaps) == 1:
@@ -126,7 +130,7 @@ class RemoteEngine:
         }
         if seed is not None:
             settings["seed"] = seed
-        choice = await self._complete(prompt_ids.tolist(), settings)
+        choice = await self._complete(prompt_ids, settings)
         ids, logprobs = choice.token_ids, choice.logprobs.token_logprobs
         if len(logprobs) != len(ids) or not ids:
             raise EngineError("bad_answer", f"{self.url}: {len(ids)} sampled ids, and logprobs that are not theirs")
@@ -138,19 +142,19 @@ class RemoteEngine:
 
     async def score(self, ids: TokenIds) -> Logprobs:
         """Logprobs of `ids[1:]`, each given all before it, at temperature 1: (len(ids) - 1,) float32."""
-        prompt = ids.tolist()
-        choice = await self._complete(prompt, {"max_tokens": 1, "temperature": 1.0, "prompt_logprobs": 0})
+        choice = await self._complete(ids, {"max_tokens": 1, "temperature": 1.0, "prompt_logprobs": 0})
         rows = choice.prompt_logprobs
-        if rows is None or len(rows) != len(prompt):
+        if rows is None or len(rows) != len(ids):
             raise EngineError("bad_answer", f"{self.url} gave no logprobs of the prompt")
-        entries = [(row or {}).get(str(token), {}) for token, row in zip(prompt[1:], rows[1:], strict=True)]
+        entries = [(row or {}).get(str(token), {}) for token, row in zip(ids[1:].tolist(), rows[1:], strict=True)]
         return _finite([entry.get("logprob") for entry in entries])
 
-    async def _complete(self, prompt: list[int], settings: dict[str, Any]) -> _Choice:
+    async def _complete(self, prompt: TokenIds, settings: dict[str, Any]) -> _Choice:
         """The one choice of an answer that is proven to be for `prompt`."""
+        written = self._text.written(prompt)
         body = {
             "model": self.model,
-            "prompt": prompt,
+            "prompt": msgspec.Raw(written),
             "return_token_ids": True,
             "return_tokens_as_token_ids": True,
             "logprobs": 0,
@@ -167,7 +171,7 @@ class RemoteEngine:
             (choice,) = self._decoder.decode(reply.body).choices
         except (msgspec.DecodeError, ValueError) as e:
             raise EngineError("bad_answer", f"{self.url}: an answer without token ids or logprobs: {e}") from e
-        if choice.prompt_token_ids != prompt:
+        if not is_list_of(choice.prompt_token_ids, prompt, written):
             raise EngineError("bad_answer", f"{self.url} was fed other prompt ids than it was sent")
         return choice
 

@@ -150,7 +150,6 @@ class Renderer:
         found: int | None = self._tokenizer.token_to_id(token)
         return found
 
-
     def decode(self, ids: TokenIds) -> str:
         """Text of `ids`, control tokens included."""
         return str(self._tokenizer.decode(ids.tolist(), skip_special_tokens=False))

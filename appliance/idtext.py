@@ -14,7 +14,8 @@ from appliance.types import TokenIds
 
 _WIDTH = 8
 """Bytes of an id in a written list: JSON lets it stand right-aligned behind spaces, before its comma."""
-_LARGEST = 10 ** (_WIDTH - 1) - 1
+_LARGEST = (1 << 20) - 1
+"""No vocabulary is that large; a list with a larger id is written number by number."""
 _SPACE = b" \t\r\n"
 _ids = msgspec.json.Decoder(list[int])
 
@@ -33,7 +34,7 @@ class IdText:
         if largest > _LARGEST or int(ids.min()) < 0:
             return msgspec.json.encode(ids.tolist())
         if largest >= len(self._table):
-            self._table = _table(min(_LARGEST + 1, 1 << largest.bit_length()))
+            self._table = _table(1 << largest.bit_length())
         return b"[%b]" % self._table[ids].tobytes()[:-1]
 
 

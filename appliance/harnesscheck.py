@@ -22,7 +22,7 @@ import anyio
 import numpy as np
 
 from appliance.branches import Said, said
-from appliance.config import CHECKOUT, BranchesSection, RunConfig, resolve
+from appliance.config import CHECKOUT, RunConfig, resolve
 from appliance.determinism import Stability, stability
 from appliance.errors import ConfigError, HarnessFileError, SandboxError, first_of
 from appliance.forks import Cause, forks
@@ -38,6 +38,7 @@ from appliance.proxy import Proxy
 from appliance.rollout import Place, make_rollout
 from appliance.sandbox import Outcome, Podman
 from appliance.scripted import ScriptedPolicy, byte_renderer
+from appliance.sections import BranchesSection
 from appliance.store import Store
 from appliance.taskimages import TaskImages
 from appliance.tasks import Task

@@ -14,9 +14,9 @@ from typing import Self
 import anyio
 from anyio import to_thread
 
-from appliance.config import JudgeSection
 from appliance.errors import CaptureError, ConfigError, GraderError
 from appliance.rubric import Rubric, Verdict, prompt, read_vote, tally
+from appliance.sections import JudgeSection
 from appliance.tasks import Task
 from appliance.teacher import Upstream, UpstreamTeacher
 from appliance.types import Message, Request

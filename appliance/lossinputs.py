@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from appliance.branches import Role, Said, roles
-from appliance.config import BranchesSection
 from appliance.prune import prune
+from appliance.sections import BranchesSection
 from appliance.tree import Row, Tree, recover, rows
 from appliance.types import Branch, Logprobs, TokenIds
 

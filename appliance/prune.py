@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from appliance.branches import Role, Said, agent
-from appliance.config import BranchesSection
+from appliance.sections import BranchesSection
 from appliance.tree import Tree
 from appliance.types import Branch, CallKind, Credit
 

@@ -11,9 +11,9 @@ import time
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from appliance.config import RecordSection
 from appliance.errors import StoreError
 from appliance.lock import supervisor_of
+from appliance.sections import RecordSection
 from appliance.store import Store
 from appliance.types import Run, RunState
 

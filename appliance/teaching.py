@@ -6,10 +6,10 @@ import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from appliance.config import ColdstartSection
 from appliance.errors import ConfigError, PackError
 from appliance.harness import Harness
 from appliance.proxy import Answerer
+from appliance.sections import ColdstartSection
 from appliance.tasks import Task
 from appliance.teacher import ScriptedTeacher, SpokenTeacher, Upstream, UpstreamTeacher
 

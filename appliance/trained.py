@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from appliance.branches import Said, said
-from appliance.config import BranchesSection
 from appliance.lossinputs import Recovered, Verdict, recovered
+from appliance.sections import BranchesSection
 from appliance.store import Store
 from appliance.types import Branch, Call
 

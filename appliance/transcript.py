@@ -6,8 +6,9 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from appliance.config import BranchesSection, from_record
+from appliance.config import from_record
 from appliance.errors import StoreError
+from appliance.sections import BranchesSection
 from appliance.store import Store
 from appliance.trained import tree_of
 from appliance.types import Call

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 from appliance.branches import Said, headers
-from appliance.config import BranchesSection
 from appliance.forks import Cause, forks
 from appliance.lossinputs import recovered
+from appliance.sections import BranchesSection
 from appliance.types import Branch, Credit, Message, Sample
 from tests.test_prune import a_call
 from tests.test_tree import a_sample

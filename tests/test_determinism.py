@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from appliance.branches import Said
-from appliance.config import BranchesSection
 from appliance.determinism import stability
 from appliance.lossinputs import recovered
+from appliance.sections import BranchesSection
 from appliance.types import Message, Tool, ToolCall
 from appliance.utilisation import Use, of_metrics, shares, use
 from tests.test_prune import a_call, wordless

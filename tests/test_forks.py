@@ -16,10 +16,10 @@ import pytest
 
 from appliance.answerer import EngineAnswerer, Sampling
 from appliance.branches import Said, said
-from appliance.config import BranchesSection
 from appliance.forks import Cause, Fork, forks
 from appliance.lossinputs import Recovered, recovered
 from appliance.proxy import Proxy
+from appliance.sections import BranchesSection
 from appliance.store import Store
 from appliance.types import Branch, Purpose, RolloutPlan, Sample, StopReason, TokenIds
 from tests.scripted_engine import spelled

@@ -14,10 +14,10 @@ import anyio
 import pytest
 
 from appliance import judge as judging
-from appliance.config import JudgeSection
 from appliance.errors import ConfigError, GraderError, PackError
 from appliance.judge import Judge, left_files
 from appliance.rubric import Rubric, combine, prompt, read_vote, tally
+from appliance.sections import JudgeSection
 from appliance.taskedit import new_task
 from appliance.tasks import Task
 

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from appliance.branches import Said
-from appliance.config import BranchesSection
 from appliance.forks import forks
 from appliance.lossinputs import Recovered, digests, recovered
+from appliance.sections import BranchesSection
 from appliance.train.batch import Sequence
 from appliance.types import Call, Credit, Message, Sample
 from tests.test_tree import a_sample, calls

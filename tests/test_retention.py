@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from appliance.cli import main
-from appliance.config import RecordSection
 from appliance.dbcheck import check
 from appliance.errors import StoreError
 from appliance.lock import lock
 from appliance.retention import apply_rule, prune, vacuum
+from appliance.sections import RecordSection
 from appliance.store import CallDraft, Store
 from appliance.transcript import calls, calls_text
 from appliance.types import Purpose, Reward, RolloutPlan, RunState, Sample, StopReason

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from appliance.advantage import Advantages, Rewards, dr_grpo, grpo, is_flat, rloo, shaped_for_length
-from appliance.config import BranchesSection, RunConfig, TrainSection
+from appliance.config import RunConfig
 from appliance.errors import TrainingError
 from appliance.lossinputs import Recovered, Verdict, verdicts_of
+from appliance.sections import BranchesSection, TrainSection
 from appliance.store import Store
 from appliance.train.batch import Index
 from appliance.train.batch import Sequence as TrainingRow

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import anyio
 
-from appliance.config import RecordSection, podman_home
+from appliance.config import podman_home
 from appliance.errors import HostError
+from appliance.sections import RecordSection
 
 LOOK_EVERY_S = 2.0
 JUMP_S = 5.0

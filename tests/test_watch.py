@@ -13,10 +13,11 @@ from pathlib import Path
 import anyio
 import pytest
 
-from appliance.config import CHECKOUT, RecordSection, resolve
+from appliance.config import CHECKOUT, resolve
 from appliance.errors import HostError
 from appliance.record import writing
 from appliance.running import supervise
+from appliance.sections import RecordSection
 from appliance.store import Store
 from appliance.types import RunState
 from appliance.watch import check_disk, shortage, watch_clock, watch_disk

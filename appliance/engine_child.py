@@ -36,7 +36,11 @@ SERVE = "import runpy; runpy.run_module('vllm.entrypoints.openai.api_server', ru
 TAIL_LINES = 8
 TAIL_BYTES = 65_536
 STAMP = re.compile(r"^\(\w+ pid=\d+\) (?:(?:ERROR|WARNING|INFO) \S+ \S+ \[[^]]+\] ?)?")
-FRAME = re.compile(r"\s{4}|  File |Traceback|INFO: |The above exception|During handling| - leaked|nanobind")
+FRAME = re.compile(
+    r"\s{4}|  File |Traceback|INFO: |The above exception|During handling| - |  warnings\.warn|\[shutdown\]"
+    r"|.*(?:nanobind|resource_tracker)"
+)
+"""What never says why a server ended: stack frames, its own farewell, leak reports."""
 STOP_DEADLINE_S = engine_guard.GRACE_S + 5.0
 NUM_LIVE_ADAPTERS = 2
 """Adapters kept loaded: the newest, and the one before it for calls still under way."""

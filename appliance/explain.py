@@ -13,7 +13,7 @@ from appliance.config import RunConfig, from_record
 from appliance.forks import REMEDIES, Cause, Decode, Fork, forks
 from appliance.store import Store
 from appliance.trained import tree_of
-from appliance.types import TokenIds
+from appliance.types import Run, TokenIds
 
 
 @dataclass(slots=True)
@@ -62,7 +62,7 @@ def explain(home: Path, store: Store, run_id: str, told: Callable[[int, int], No
     """Reads every rollout of the run that has token ids; a teacher's have none and no tree."""
     run = store.run(run_id)
     config: RunConfig = from_record(run.config)
-    decode = decoder(home, run.id)
+    decode = decoder(home, run)
     found = RunForks(Tally(), {}, [])
     rollouts = store.rollouts(run.id)
     for n, rollout in enumerate(rollouts):
@@ -79,10 +79,14 @@ def explain(home: Path, store: Store, run_id: str, told: Callable[[int, int], No
     return found
 
 
-def decoder(home: Path, run_id: str) -> Decode:
-    """Ids to text by the run's own tokenizer; the ids themselves as text where its model folder is gone."""
-    for folder in ("served", "base"):
-        path = home / "runs" / run_id / "model" / folder / "tokenizer.json"
+def decoder(home: Path, run: Run) -> Decode:
+    """Ids to text by the run's own tokenizer, or, for `corral proxy`, that of the folder it was given.
+
+    The ids themselves as text where the folders are gone.
+    """
+    own = home / "runs" / run.id / "model"
+    for folder in (own / "served", own / "base", Path(from_record(run.config).model.path).expanduser()):
+        path = folder / "tokenizer.json"
         if path.exists():
             tokenizer = Tokenizer.from_file(str(path))
             size = tokenizer.get_vocab_size(with_added_tokens=True)

@@ -79,7 +79,7 @@ def _facts(found: dict[str, Any]) -> str:
 
 def _tree(home: Path, told: Recollection, found: dict[str, Any]) -> Iterator[str]:
     """Nested where paths part, one below the other along a path."""
-    decode = decoder(home, told.run.id)
+    decode = decoder(home, told.run)
     tree = told.found.tree
     one_by_one = tree.num_unique_tokens <= MOST_TOKENS
     calls = {call["call"]: call for call in found["calls"]}

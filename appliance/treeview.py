@@ -20,7 +20,7 @@ SHOWN_CHARS = 60
 def view(home: Path, told: Recollection) -> dict[str, Any]:
     """The promised object: counts, nodes, calls and forks of one rollout."""
     tree, rollout = told.found.tree, told.rollout
-    found = forks(told.calls, told.found, decoder(home, told.run.id))
+    found = forks(told.calls, told.found, decoder(home, told.run))
     return {
         "rollout": rollout.id,
         "run": told.run.id,

@@ -342,9 +342,10 @@ class _Server(uvicorn.Server):
 @asynccontextmanager
 async def serving(app: Starlette, sockets: Sequence[socket.socket]) -> AsyncIterator[None]:
     """Serves `app` on bound sockets until the block ends; connections still open then are cut after two seconds."""
+    # At "warning" it tells whoever tries a websocket, as codex does first, to install a library.
     config = uvicorn.Config(
-        app, log_config=None, access_log=False, lifespan="off", ws="none", server_header=False, timeout_keep_alive=60,
-        timeout_graceful_shutdown=2,
+        app, log_config=None, log_level="error", access_log=False, lifespan="off", ws="none", server_header=False,
+        timeout_keep_alive=60, timeout_graceful_shutdown=2,
     )  # fmt: skip
     server = _Server(config)
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -58,14 +59,22 @@ def commands_below(parser: argparse.ArgumentParser, words: tuple[str, ...] = ())
         yield words
 
 
-def test_every_command_has_help_with_an_example(capsys: pytest.CaptureFixture[str]) -> None:
-    found = list(commands_below(build_parser()))
+def test_every_command_has_help_with_an_example_that_is_one(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    parser = build_parser()
+    found = list(commands_below(parser))
     assert {("demo",), ("train",), ("tasks", "import")} <= set(found) and len(found) > 20
     for words in found:
         with pytest.raises(SystemExit) as ended:
-            build_parser().parse_args([*words, "--help"])
+            parser.parse_args([*words, "--help"])
         shown = capsys.readouterr().out
         assert ended.value.code == 0 and "example: corral" in shown and "--json" in shown and "--plain" in shown, words
+        for example in " ".join(shown.rpartition("example: ")[2].split()).split(" · "):
+            said = shlex.split(example)
+            assert said[0] == "corral" and tuple(said[1 : 1 + len(words)]) == words
+            parser.parse_args(said[1:])
 
 
 def test_the_closing_object_has_exactly_the_keys_that_are_promised(own_home: Path) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from appliance.engine import Engine, EngineSettings
-from appliance.engine_child import command, environment
+from appliance.engine_child import Child, command, environment
 from appliance.errors import EngineError, HostError, ModelError
 from appliance.types import StopReason
 
@@ -299,6 +299,20 @@ async def test_a_restarted_engine_answers_for_the_same_version(
         after = await engine.sample([12], max_tokens=1)
     assert after.policy_version == before.policy_version == 4
     assert after.logprobs.tolist() == before.logprobs.tolist()
+
+
+def test_the_last_lines_are_those_that_say_why_it_ended(tmp_path: Path) -> None:
+    farewell = [
+        "(APIServer pid=7) INFO 11-29 23:44:37 [core_client.py:770] [shutdown] MPClient: start timeout=0s",
+        *(f' - leaked instance of type "{n}"' for n in range(9)),
+        " - ... skipped remainder",
+        "See https://nanobind.readthedocs.io/en/latest/refleaks.html/lib/python3.11/resource_tracker.py:254: leaked",
+        "  warnings.warn('resource_tracker: There appear to be %d '",
+    ]
+    why = '(EngineCore pid=8) ERROR 11-29 23:44:37 [core.py:1512] RuntimeError: head_dim=16 is not supported'
+    log = tmp_path / "engine.log"
+    log.write_text("\n".join(["up", why, *farewell]) + "\n")
+    assert Child(None, tmp_path, log).tail() == "up\nRuntimeError: head_dim=16 is not supported"  # type: ignore[arg-type]
 
 
 async def test_an_engine_that_does_not_start_says_why(settings: Callable[..., EngineSettings]) -> None:

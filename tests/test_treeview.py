@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pytest
+from tiny_tokenizer import QWEN_STYLE, model_folder, tokenizer_json
+from tokenizers import Tokenizer
 from told_record import told_record
 
 from appliance.atomic import written
 from appliance.cli import main
+from appliance.config import RunConfig
 from appliance.errors import ExportError
+from appliance.explain import decoder
 from appliance.recollection import recollect
 from appliance.store import Store
 from appliance.treehtml import page
@@ -40,6 +46,15 @@ def test_the_screen_indents_only_at_branch_points_and_keeps_control_characters_o
     assert lines[2] == "○ 3 prompt" and lines[3].startswith("● 2 sampled  call 0  continuation")
     assert lines[5].startswith("├─ ● ") and lines[6].startswith("└─ ● ")
     assert not any(ord(c) < 32 for line in lines for c in line)
+
+
+def test_ids_are_read_by_the_tokenizer_of_the_folder_that_a_lone_proxy_was_given(store: Store, tmp_path: Path) -> None:
+    folder = model_folder(tmp_path / "anywhere" / "model", QWEN_STYLE)
+    ids = np.array(Tokenizer.from_str(tokenizer_json()).encode("<|im_start|>so it went").ids, np.int32)
+    run = store.run("r1")
+    given = replace(run, config=RunConfig(name="p").model_dump(mode="json") | {"model": {"path": str(folder)}})
+    assert decoder(tmp_path, given)(ids) == "<|im_start|>so it went"
+    assert decoder(tmp_path, run)(ids) == " ".join(map(str, ids))
 
 
 def test_a_rollout_without_ids_is_shown_as_such(store: Store) -> None:

@@ -187,7 +187,7 @@ async def test_codex_hears_of_a_full_context_in_the_event_on_which_its_compactio
 # ------------------------------------------------------------------ probes
 
 
-async def test_probes_are_answered_quickly_and_are_no_turns(tmp_path: Path) -> None:
+async def test_probes_are_answered_quickly_and_are_no_turns(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with running(tmp_path) as at, at.http() as http:
         assert (await http.head("")).status_code == 200
         assert (await http.head("/api/hello")).status_code == 200
@@ -201,6 +201,7 @@ async def test_probes_are_answered_quickly_and_are_no_turns(tmp_path: Path) -> N
         assert lost.json()["error"]["status"] == "NOT_FOUND"
         upgrade = {"connection": "Upgrade", "upgrade": "websocket", "sec-websocket-version": "13"}
         assert (await http.get("/v1/responses", headers=upgrade)).status_code == 426
+        assert not [r for r in caplog.records if "WebSocket" in r.getMessage()]  # nobody is told to install a library
         counted = await http.post("/v1/responses/input_tokens", json={"input": "hi"})
         assert counted.json()["object"] == "response.input_tokens" and counted.json()["input_tokens"] > 0
         assert not at.record.drafts and not at.engine.fed

@@ -12,7 +12,9 @@ from appliance.config import home
 
 def add(commands: Any) -> None:
     """Adds eval and transfer."""
-    command = command_of(commands, "eval", _eval, "Pass@1 of policies on held-out tasks, for each pack and harness")
+    command = command_of(
+        commands, "eval", _eval, "Pass@1 of policies on held-out tasks, for each pack and harness", "RUN@0 RUN"
+    )
     command.add_argument("policy", nargs="+", help="RUN or RUN@VERSION; later ones are compared with the first")
     command.add_argument(
         "--pack", action="append", default=[], help="name under data/ or a folder; the run's by default"
@@ -21,7 +23,9 @@ def add(commands: Any) -> None:
     command.add_argument("--attempts", type=int, default=0, help="attempts a task; 2 and more give pass@k and pass^k")
     command.add_argument("--split", default="", help="split of the tasks; the run's held-out split by default")
     command.add_argument("--out", type=Path, help="also write eval.json, eval.md and eval.svg into this folder")
-    command = command_of(commands, "transfer", _transfer, "train in each harness and in the mix, test in every harness")
+    command = command_of(
+        commands, "transfer", _transfer, "train in each harness and in the mix, test in every harness", "data/demo.toml"
+    )
     command.add_argument("toml", type=Path, help="the run's TOML, for example data/demo.toml")
     command.add_argument(
         "--train-in",

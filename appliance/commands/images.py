@@ -20,7 +20,7 @@ def add(commands: Any) -> None:
     from appliance.images import FIRST
 
     text = "build, list, prune, save or load the images of sandboxes"
-    command = command_of(commands, "images", _images, text)
+    command = command_of(commands, "images", _images, text, "build pi codex")
     command.add_argument("action", choices=ACTIONS, help="what to do")
     command.add_argument(
         "names", nargs="*", help=f"harnesses (build: by default {' '.join(FIRST)}); load: the archive's file"

@@ -13,7 +13,9 @@ from appliance.config import leaves, resolve, sources
 
 def add(commands: Any) -> None:
     """Adds config and tasks."""
-    command = command_of(commands, "config", _config, "show every key of a run, its value and meaning")
+    command = command_of(
+        commands, "config", _config, "show every key of a run, its value and meaning", "show data/demo.toml"
+    )
     command.add_argument("action", choices=["show"], help="show")
     command.add_argument("toml", type=Path, nargs="?", help="the run's TOML")
     command.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a key")

@@ -16,7 +16,7 @@ def add(commands: Any) -> None:
     command.add_argument("run", nargs="?", help="id of the run; the newest by default")
     command = command_of(commands, "report", _report, "the closing table of a run")
     command.add_argument("run", nargs="?", help="id of the run; the newest by default")
-    command = command_of(commands, "calls", _calls, "the calls of one rollout, as text")
+    command = command_of(commands, "calls", _calls, "the calls of one rollout, as text", "42")
     command.add_argument("rollout", type=int, help="number of the rollout")
     command = command_of(commands, "doctor", _doctor, "check this machine; every failure with its remedy")
     command.epilog = "example: corral doctor --fix · corral doctor --report corral-report.json"

@@ -15,7 +15,9 @@ from appliance.record import reading
 
 def add(commands: Any) -> None:
     """Adds plan."""
-    command = command_of(commands, "plan", _plan, "the memory a run will take, before anything is loaded")
+    command = command_of(
+        commands, "plan", _plan, "the memory a run will take, before anything is loaded", "data/demo.toml"
+    )
     command.add_argument("toml", type=Path, help="the run's TOML")
     command.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a key")
 

@@ -13,11 +13,11 @@ from appliance.errors import ApplianceError, ConfigError, CorralError
 
 
 def command_of(
-    commands: Any, name: str, act: Callable[[argparse.Namespace], int | None], text: str
+    commands: Any, name: str, act: Callable[[argparse.Namespace], int | None], text: str, example: str = ""
 ) -> argparse.ArgumentParser:
-    """A command with --json, --plain and an example in its help; `act` runs it."""
-    example = f"example: corral {name}"
-    command: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text, epilog=example)
+    """A command with --json, --plain and an example in its help, which gives it `example`; `act` runs it."""
+    command: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text)
+    command.epilog = f"example: {command.prog} {example}".rstrip()  # prog has the words of the commands above it
     command.set_defaults(act=act)
     command.add_argument("--json", action="store_true", help="one JSON object, or one a line for a stream")
     command.add_argument("--plain", action="store_true", help="plain lines without colour or cursor movement")

@@ -13,17 +13,18 @@ from appliance.commands.printing import command_of, overrides_of, show, show_eve
 from appliance.config import CHECKOUT, RunConfig, home, resolve
 
 EXIT_STOPPED = 3
+TOML = "data/demo.toml"
 DEMO = CHECKOUT / "data" / "demo.toml"
 
 
 def add(commands: Any) -> None:
     """Adds demo, train, coldstart, resume, stop, and rollout."""
-    for name, act, text in (
-        ("demo", _demo, "run the shipped demonstration to its closing table"),
-        ("train", _train, "start a run from a TOML: cold start, training, evaluation"),
-        ("coldstart", _coldstart, "make only the first policy: teacher rollouts, then supervised training"),
+    for name, act, text, example in (
+        ("demo", _demo, "run the shipped demonstration to its closing table", ""),
+        ("train", _train, "start a run from a TOML: cold start, training, evaluation", f"{TOML} --set train.steps=4"),
+        ("coldstart", _coldstart, "make only the first policy: teacher rollouts, then supervised training", TOML),
     ):
-        command = command_of(commands, name, act, text)
+        command = command_of(commands, name, act, text, example)
         if name != "demo":
             command.add_argument("toml", type=Path, help="the run's TOML, for example data/demo.toml")
         else:
@@ -40,7 +41,8 @@ def add(commands: Any) -> None:
     command.add_argument("--detach", action="store_true", help="run in the background")
     command = command_of(commands, "stop", _stop, "drain a run: no new rollouts, those under way end")
     command.add_argument("run", nargs="?", help="id of the run; the active one by default")
-    command = command_of(commands, "rollout", _rollout, "make one rollout and show its calls and reward")
+    example = "data/demo.toml --task count-lesson-00 --harness pi --teacher"
+    command = command_of(commands, "rollout", _rollout, "make one rollout and show its calls and reward", example)
     command.add_argument("run", help="a run that has a policy, or a TOML with --teacher")
     command.add_argument("--task", required=True, help="name of a task in the run's pack")
     command.add_argument("--harness", required=True, help="name of a harness")

@@ -16,30 +16,46 @@ def add(commands: Any) -> None:
     example = "example: corral tasks import downloads/ClawGym-Bench packs/claw-bench"
     parser = commands.add_parser("tasks", help="import, list, show, make, split and check task packs", epilog=example)
     actions = parser.add_subparsers(metavar="ACTION", required=True)
-    command = command_of(actions, "import", _import, "turn ClawGym, Harbor or terminal-bench tasks into a pack")
+    command = command_of(
+        actions,
+        "import",
+        _import,
+        "turn ClawGym, Harbor or terminal-bench tasks into a pack",
+        "downloads/ClawGym-Bench packs/claw-bench",
+    )
     command.add_argument("source", type=Path, help="a folder of tasks, one task, or ClawGym's .jsonl")
     command.add_argument("out", type=Path, help="the pack's folder; it must not exist yet")
     command.add_argument(
         "--split", default="train", choices=["lesson", "train", "held-out"], help="split of every task"
     )
-    command = command_of(actions, "list", _list, "the tasks of a pack")
+    command = command_of(actions, "list", _list, "the tasks of a pack", "packs/own")
     command.add_argument("pack", nargs="?", default="pocket", help="name under data/, or a folder")
-    command = command_of(actions, "show", _show_task, "one task: instruction, files, limits")
+    command = command_of(actions, "show", _show_task, "one task: instruction, files, limits", "pocket TASK")
     command.add_argument("pack", help="name under data/, or a folder")
     command.add_argument("task", help="name of the task")
-    command = command_of(actions, "new", _new, "write a task folder to fill in")
+    command = command_of(actions, "new", _new, "write a task folder to fill in", "packs/own/first")
     command.add_argument("folder", type=Path, help="PACK/NAME of the new task")
     command.add_argument("--family", default="own", help="its family")
-    command = command_of(actions, "split", _split, "share a pack's tasks out between train and held-out")
+    command = command_of(
+        actions, "split", _split, "share a pack's tasks out between train and held-out", "packs/own --held-out 0.2"
+    )
     command.add_argument("pack", help="a folder")
     command.add_argument("--held-out", type=float, default=0.2, metavar="SHARE", help="share of held-out tasks")
     command.add_argument("--by", choices=["task", "family"], default="task", help="draw tasks, or whole families")
     command.add_argument("--seed", type=int, default=0, help="of the draw")
-    command = command_of(actions, "lint", _lint, "check a pack; with --run, by agents that do nothing, cheat or know")
+    command = command_of(
+        actions, "lint", _lint, "check a pack; with --run, by agents that do nothing, cheat or know", "packs/own --run"
+    )
     command.add_argument("pack", nargs="?", default="pocket", help="name under data/, or a folder")
     command.add_argument("--run", action="store_true", help="run null agent, oracle, forger and copier in sandboxes")
     command.add_argument("--parallel", type=int, default=4, help="tasks at once")
-    command = command_of(actions, "from-session", _from_session, "make a draft task of a session recorded by the proxy")
+    command = command_of(
+        actions,
+        "from-session",
+        _from_session,
+        "make a draft task of a session recorded by the proxy",
+        "before after 12 packs/own/mended",
+    )
     command.add_argument("before", type=Path, help="the folder as it was before the session")
     command.add_argument("after", type=Path, help="the folder as the session left it")
     command.add_argument("rollout", type=int, help="number of the recorded session (see `corral calls`)")

@@ -1,7 +1,8 @@
 """ClawGym's tasks: folders with data_entry.json, input_files/ and reward/, or one JSONL of them.
 
 The agent's workspace is ours, so every mention of ClawGym's (in instruction and grader) is replaced; the grader stays
-hidden under tests/ and its reward.sh runs as it is, its last line being the score.
+hidden under tests/ until it is graded. Then reward/ lies in the workspace, where its scripts expect it, and the last
+line that reward.sh prints is the score, whatever its exit code.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path, PurePosixPath
 from appliance.taskdraft import Draft, Refused, json_object, one_line, plain_files, safe_path, task_name
 
 CLAW_WORKSPACE = "/root/.openclaw/workspace"
+HOMES = (CLAW_WORKSPACE, "~/.openclaw/workspace", "$HOME/.openclaw/workspace", "${HOME}/.openclaw/workspace")
 OUR_WORKSPACE = "/workspace"
 MAX_LINE_BYTES = 64 << 20
 
@@ -33,7 +35,10 @@ def claw_task(folder: Path) -> Draft:
 def claw_lines(source: Path) -> Iterator[tuple[str, Callable[[], Draft]]]:
     """(line, how to read it) of ClawGym's JSONL."""
     with source.open("rb") as lines:
-        for number, line in enumerate(lines, 1):
+        # One byte more than a line may have tells that it is too long; the rest of it is passed over, never held.
+        for number, line in enumerate(iter(lambda: lines.readline(MAX_LINE_BYTES + 1), b""), 1):
+            while len(line) > MAX_LINE_BYTES and (rest := lines.readline(MAX_LINE_BYTES)) and not rest.endswith(b"\n"):
+                pass
             if line.strip():
                 yield f"line {number}", lambda line=line, number=number: _claw_line(line, number)  # type: ignore[misc]
 
@@ -63,6 +68,8 @@ def _claw_line(line: bytes, number: int) -> Draft:
     assert isinstance(metadata, dict)
     if entry.get("rule"):
         metadata = metadata | {"rule": entry["rule"]}
+    if "reward/test.py" in files:  # the public converter gives it this name, and some hooks know no other
+        files.setdefault("reward/check.py", files["reward/test.py"])
     has_script = "reward/reward.sh" in files
     hook = None if has_script else str(entry.get("hook_code") or "")
     return _claw_draft(name, entry.get("prompt") or entry.get("user_query"), metadata, files, CLAW_WORKSPACE, hook)
@@ -81,28 +88,32 @@ def _claw_draft(
         raise Refused("user_query (or prompt) is missing or empty")
     if not any(path.startswith("reward/") and path.endswith((".py", ".sh")) for path in files):
         raise Refused("reward/ has no check: neither reward.sh nor a .py file")
-    root = str(mount) if isinstance(mount, str) and mount.startswith("/") else CLAW_WORKSPACE
-    base, below = (
-        (CLAW_WORKSPACE, f"{PurePosixPath(root).relative_to(CLAW_WORKSPACE)}/") if _is_below(root) else (root, "")
-    )
-    below = "" if below == "./" else below
+    base, below = _mounted(mount)
+    places = "|".join(re.escape(place) for place in sorted({base, *HOMES}, key=len, reverse=True))
+    mentions = re.compile(rf"(?<![\w/])(?:{places})(?![\w-])")
     notes = [f"{base} is {OUR_WORKSPACE} here: the path was replaced in the instruction and the grader"]
     out: dict[str, bytes | Path] = {}
     for path, content in files.items():
         if path.startswith("reward/"):
-            out[f"tests/{path}"] = _moved(content, base)
+            out[f"tests/{path}"] = moved = _moved(content, mentions)
+            if isinstance(moved, bytes) and b".openclaw" in moved:
+                notes.append("its grader still names .openclaw, which is not here; lint --run shows whether it matters")
         else:
             out[f"environment/files/{below}{path.removeprefix('input_files/')}"] = content
     if hook is not None:
         command = hook or f"python3 {base}/reward/{_check_name(files)} {base}"
-        out["tests/reward/reward.sh"] = _moved(CLAW_REWARD.replace("HOOK", command).encode(), base)
+        out["tests/reward/reward.sh"] = _moved(CLAW_REWARD.replace("HOOK", command).encode(), mentions)
     out["tests/test.sh"] = CLAW_TEST.encode()
+    out["tests/bin/python3"] = CLAW_PYTHON.encode()
     rule = metadata.get("rule") or metadata.get("rubric")
     if rule:
         out["tests/rubric.json"] = (json.dumps({"criteria": rule, "weight": 0.3}, ensure_ascii=False) + "\n").encode()
         notes.append("hybrid: 0.7 code + 0.3 rubric; without a judge it is graded by its code alone")
     family = str(metadata.get("category") or "") or "clawgym"
-    return Draft(name, one_line(family), query.replace(base, OUR_WORKSPACE).strip(), out, tuple(notes))
+    text = mentions.sub(OUR_WORKSPACE, query).strip()
+    return Draft(
+        name, one_line(family), text, out, tuple(dict.fromkeys(notes)), is_runnable=frozenset({"tests/bin/python3"})
+    )
 
 
 CLAW_REWARD = """\
@@ -112,20 +123,47 @@ HOOK | python3 -c 'import json, sys
 value = json.loads(sys.stdin.read())
 if isinstance(value, dict):
     value = sum(map(float, value.values())) / len(value) if value else 0.0
+if not isinstance(value, (int, float)):
+    sys.exit("the check printed neither a number nor an object of numbers")
 print(float(value))'
 """
 
 CLAW_TEST = """\
 #!/bin/bash
-# Runs the task's own reward.sh, whose last line is the score, and hands that line on as it is.
+# Lays the task's own reward/ into the workspace, runs its reward.sh there, and hands its last line on as it is.
 cd "${CORRAL_WORKSPACE:-/workspace}" || exit 1
-score=$(bash "${CORRAL_TESTS:-/tests}/reward/reward.sh" "$PWD") || exit 1
-printf '%s\\n' "$score" | tail -n 1 >"${CORRAL_VERIFIER_LOGS:-/logs/verifier}/reward.txt"
+tests=${CORRAL_TESTS:-/tests} logs=${CORRAL_VERIFIER_LOGS:-/logs/verifier}
+rm -rf reward && cp -r "$tests/reward" reward && chmod -R u+w reward || exit 1
+trap 'rm -rf "$PWD/reward"' EXIT
+if [ "$PWD" != /workspace ]; then grep -rlI /workspace reward | xargs -r sed -i "s#/workspace#$PWD#g"; fi
+score=$(PATH="$tests/bin:$PATH" bash reward/reward.sh "$PWD" | tail -n 1)
+rm -rf "$logs"/reward.*  # what the workspace's own code may have written
+[ -n "$score" ] && printf '%s\\n' "$score" >"$logs/reward.txt"
+"""
+
+CLAW_PYTHON = """\
+#!/bin/sh
+# `python3 -c` would import from the current folder, the agent's workspace, before Python's own modules.
+self=$(dirname "$0")
+PATH=$(printf %s ":$PATH:" | sed "s#:$self:#:#g; s#^:##; s#:\$##")
+export PATH
+case "$1" in -c | -) exec python3 -P "$@" ;; *) exec python3 "$@" ;; esac
 """
 
 
-def _is_below(path: str) -> bool:
-    return PurePosixPath(path).is_relative_to(CLAW_WORKSPACE)
+def _mounted(mount: object) -> tuple[str, str]:
+    """(what is our workspace here, where the inputs lie below it) for an input_mount_dir; ClawGym's own by default."""
+    if not isinstance(mount, str) or not mount.strip("/. "):
+        if mount == "/":
+            raise Refused("input_mount_dir is /, which no workspace can be")
+        return CLAW_WORKSPACE, ""
+    path = PurePosixPath(CLAW_WORKSPACE, mount)  # a relative one is below the workspace
+    if ".." in path.parts:
+        raise Refused(f"input_mount_dir {mount!r} leaves the workspace")
+    if not path.is_relative_to(CLAW_WORKSPACE):
+        return str(path), ""
+    below = str(path.relative_to(CLAW_WORKSPACE))
+    return CLAW_WORKSPACE, "" if below == "." else f"{below}/"
 
 
 def _check_name(files: dict[str, bytes | Path]) -> str:
@@ -139,18 +177,11 @@ def _check_name(files: dict[str, bytes | Path]) -> str:
     return found[0]
 
 
-def _moved(content: bytes | Path, base: str) -> bytes | Path:
+def _moved(content: bytes | Path, mentions: re.Pattern[str]) -> bytes | Path:
     """A grader's text with its places replaced by ours; other bytes as they are."""
     data = content.read_bytes() if isinstance(content, Path) else content
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError:
         return content
-    tests, workspace = '"${CORRAL_TESTS:-/tests}"/reward/', '"${CORRAL_WORKSPACE:-/workspace}"'
-    if text.startswith("#!") and ("sh" in text.split("\n", 1)[0]):
-        text = text.replace(f"{base}/reward/", tests)
-        text = re.sub(r"(?<![\w/$.}])reward/(?=[\w.-]+\.(?:py|sh))", lambda _: tests, text)
-        text = re.sub(re.escape(base) + r"(?![\w.-])", lambda _: workspace, text)
-    else:
-        text = text.replace(f"{base}/reward/", "/tests/reward/").replace(base, OUR_WORKSPACE)
-    return text.encode("utf-8")
+    return mentions.sub(OUR_WORKSPACE, text).encode("utf-8")

@@ -19,6 +19,7 @@ from appliance.intervals import Estimate, mean_reward, paired_gain, pass_at_1, p
 from appliance.record import reading, writing
 from appliance.report import outcomes
 from appliance.running import Emit, create, following, run_to_its_end, supervise
+from appliance.schedule import some
 from appliance.store import Store
 from appliance.supervisor import Supervisor
 from appliance.tasks import Pack, load_pack
@@ -45,12 +46,13 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What to evaluate on. Empty `packs`, `harnesses` or `split`, or 0 `attempts`: as the policy's run says."""
+    """What to evaluate on. Empty `packs`, `harnesses` or `split`, or 0 `attempts` or `max_tasks`: as the run says."""
 
     packs: tuple[str, ...] = ()
     harnesses: tuple[str, ...] = ()
     attempts: int = 0
     split: str = ""
+    max_tasks: int = 0
 
 
 def evaluate(home: Path, policies: Sequence[Policy], asked: Asked, emit: Emit) -> dict[str, Any]:
@@ -87,7 +89,10 @@ def _configs(home: Path, policy: Policy, asked: Asked) -> list[tuple[Pack, RunCo
                 "tasks": tasks,
                 "harnesses": list(asked.harnesses or config.harnesses),
                 "evaluation": config.evaluation.model_copy(
-                    update={"attempts": asked.attempts or config.evaluation.attempts}
+                    update={
+                        "attempts": asked.attempts or config.evaluation.attempts,
+                        "max_tasks": asked.max_tasks or config.evaluation.max_tasks,
+                    }
                 ),
             }
         )
@@ -102,6 +107,12 @@ def _configs(home: Path, policy: Policy, asked: Asked) -> list[tuple[Pack, RunCo
     return found
 
 
+def held_out(pack: Pack, config: RunConfig) -> set[str]:
+    """The tasks that an evaluation under this configuration is about: the very ones that the supervisor plans."""
+    tasks = [t.name for t in pack.split(config.tasks.held_out_split)]
+    return set(some(tasks, config.evaluation.max_tasks, config.seed))
+
+
 def _make(home: Path, policy: Policy, pack: Pack, config: RunConfig, emit: Emit) -> tuple[int, list[Rollout]]:
     async def act() -> tuple[int, list[Rollout]]:
         with writing(home) as store:
@@ -111,7 +122,7 @@ def _make(home: Path, policy: Policy, pack: Pack, config: RunConfig, emit: Emit)
             supervisor = Supervisor(home, store, run)
             supervisor.config = config
             await following(store, run.id, emit, lambda: supervisor.evaluate_only(version, pack))
-            names = {t.name for t in pack.split(config.tasks.held_out_split)}
+            names = held_out(pack, config)
             return version, [r for r in store.rollouts(run.id, Purpose.EVAL, version) if r.plan.task in names]
 
     return run_to_its_end(act)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import yaml
 
-from appliance.taskdraft import Draft, Refused, one_line, plain_files, safe_path, task_name
+from appliance.taskdraft import Draft, Refused, one_line, plain_files, safe_path, small_text, task_name
 
 Table = dict[str, object]
 HONOURED = {
@@ -27,7 +27,7 @@ HARMLESS = re.compile(r"^(FROM|WORKDIR|LABEL|#|$)", re.I)
 
 def harbor_task(folder: Path) -> Draft:
     """A Harbor task folder."""
-    document: Table = tomllib.loads((folder / "task.toml").read_text(encoding="utf-8"))
+    document: Table = tomllib.loads(small_text(folder / "task.toml"))
     _refuse_what_cannot_be(folder, document)
     tables = {
         name: _table(document, name) for name in ("task", "metadata", "agent", "verifier", "environment", "solution")
@@ -46,7 +46,7 @@ def harbor_task(folder: Path) -> Draft:
     name = str(tables["task"].get("name") or folder.name).rpartition("/")[2]
     family = tables["metadata"].get("family") or tables["metadata"].get("category") or "harbor"
     times = (_seconds(tables["agent"], 600.0), _seconds(tables["verifier"], 600.0))
-    text = instruction.read_text(encoding="utf-8").strip()
+    text = small_text(instruction).strip()
     return Draft(task_name(name), one_line(str(family)), text, files, (*notes, *more), times)
 
 
@@ -93,13 +93,13 @@ def _placed(environment: Path) -> tuple[dict[str, bytes | Path], list[str]]:
         return {}, []
     files: dict[str, bytes | Path] = {}
     ignored = []
-    for line in dockerfile.read_text(encoding="utf-8").replace("\\\n", " ").splitlines():
+    for line in small_text(dockerfile).replace("\\\n", " ").splitlines():
         copy = PLACES.match(line.strip())
         if copy:
             files |= _copied(environment, copy[2], copy[3])
         elif not HARMLESS.match(line.strip()):
             ignored.append(line.split(None, 1)[0])
-    base = next((w for w in dockerfile.read_text(encoding="utf-8").split() if "/" in w or ":" in w), "its own base")
+    base = next((w for w in small_text(dockerfile).split() if "/" in w or ":" in w), "its own base")
     notes = [f"the image is ours, not {base}"]
     if ignored:
         notes.append(
@@ -111,6 +111,8 @@ def _placed(environment: Path) -> tuple[dict[str, bytes | Path], list[str]]:
 def _copied(environment: Path, source: str, target: str) -> dict[str, bytes | Path]:
     """What one COPY line places, seen from the workspace: the image's working folder is the workspace."""
     path = environment / safe_path(source.rstrip("/")) if source not in (".", "./") else environment
+    if not path.resolve().is_relative_to(environment.resolve()):
+        raise Refused(f"its Dockerfile copies {source}, which a link leads out of its folder")
     below = re.sub(r"^(/app|/workspace|/root|/home/\w+|\.)/?", "", target)
     if below.startswith("/"):
         raise Refused(f"its Dockerfile copies {source} to {target}, outside the workspace")
@@ -123,13 +125,25 @@ def _copied(environment: Path, source: str, target: str) -> dict[str, bytes | Pa
     return {f"environment/files/{safe_path(f'{below}/{p}' if below else p)}": f for p, f in own}
 
 
+def _yaml(file: Path) -> Table:
+    try:
+        document = yaml.safe_load(small_text(file))
+    except yaml.YAMLError as error:
+        raise Refused(f"{file.name} is not YAML: {' '.join(str(error).split())[:200]}") from error
+    if not isinstance(document, dict):
+        raise Refused(f"{file.name} is not a mapping")
+    return document
+
+
 def terminal_bench_task(folder: Path) -> Draft:
     """A terminal-bench 1 task folder."""
-    document = yaml.safe_load((folder / "task.yaml").read_text(encoding="utf-8"))
-    if not isinstance(document, dict) or not isinstance(document.get("instruction"), str):
+    document = _yaml(folder / "task.yaml")
+    instruction = document.get("instruction")
+    if not isinstance(instruction, str) or not instruction.strip():
         raise Refused("task.yaml has no instruction")
     services = folder / "docker-compose.yaml"
-    if services.is_file() and len((yaml.safe_load(services.read_text(encoding="utf-8")) or {}).get("services", {})) > 1:
+    started = _yaml(services).get("services") if services.is_file() else None
+    if isinstance(started, dict) and len(started) > 1:
         raise Refused("docker-compose.yaml starts several services")
     files: dict[str, bytes | Path] = {f"tests/{p}": f for p, f in plain_files(folder / "tests")}
     runner = folder / "run-tests.sh"
@@ -144,7 +158,7 @@ def terminal_bench_task(folder: Path) -> Draft:
         "the reward is 1 when run-tests.sh ends with 0, else 0",
         "the image is ours, not the one of its Dockerfile",
     ]
-    if re.search(r"\b(curl|wget|pip install|uv |apt-get)\b", runner.read_text(encoding="utf-8")):
+    if re.search(r"\b(curl|wget|pip install|uv |apt-get)\b", small_text(runner)):
         notes.append(
             "run-tests.sh fetches packages, and there is no network: lint with --run shows whether it can grade"
         )
@@ -153,7 +167,7 @@ def terminal_bench_task(folder: Path) -> Draft:
             files[f"environment/files/{path}"] = file
     times = (_seconds(document, 600.0, "max_agent_timeout_sec"), _seconds(document, 600.0, "max_test_timeout_sec"))
     family = one_line(str(document.get("category") or "terminal-bench"))
-    return Draft(task_name(folder.name), family, document["instruction"].strip(), files, tuple(notes), times)
+    return Draft(task_name(folder.name), family, instruction.strip(), files, tuple(notes), times)
 
 
 TERMINAL_BENCH_TEST = """\

@@ -88,10 +88,16 @@ def _recognise(source: Path) -> tuple[str, Iterator[tuple[str, Callable[[], Draf
             return name, iter([(source.name, lambda m=maker: m(source))])
         found = sorted(f for f in source.iterdir() if (f / mark).is_file())
         if found:
-            return name, ((f.name, lambda f=f, m=maker: m(f)) for f in found)
+            return name, ((f.name, lambda f=f, m=maker: _unlinked(f, m)) for f in found)
     raise PackError(
         f"{source}: no task of a known form", "each task folder has a data_entry.json, a task.toml or a task.yaml"
     )
+
+
+def _unlinked(folder: Path, maker: Callable[[Path], Draft]) -> Draft:
+    if folder.is_symlink():
+        raise Refused("is a link")
+    return maker(folder)
 
 
 def _as_json(report: Report) -> str:

@@ -5,6 +5,7 @@ That is what lets a resumed run find what is missing: it plans again and the rec
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -64,11 +65,13 @@ class Shares:
     """How the harnesses share a step's groups. weights: one a harness, or none for all alike · by_solve_rate: weigh
 
     each also by 4p(1 − p), p its recent solve rate: most groups go where tasks are sometimes solved and sometimes not.
+    curriculum: the least weight of a (task, harness) pair, or None where pairs come in turn, whatever is solved.
     """
 
     harnesses: Sequence[str]
     weights: Sequence[float] = ()
     by_solve_rate: bool = False
+    curriculum: float | None = None
 
 
 def step_pairs(
@@ -80,10 +83,17 @@ def step_pairs(
     its solve rate is, so a resumed run plans the same.
     """
     if not shares.weights and not shares.by_solve_rate:
+        if shares.curriculum is not None:
+            return most_useful(seed, step, shares.harnesses, tasks, earlier, shares.curriculum)[:count]
         skipped = (step - 1) * count
         return list(dict.fromkeys(islice(groups(seed, shares.harnesses, tasks), skipped, skipped + count)))
     had = Counter(harness for _, _, harness in {(r.plan.step, r.plan.task, r.plan.harness) for r in earlier})
-    streams = {h: islice(groups(seed, [h], tasks), had[h], None) for h in shares.harnesses}
+    streams: dict[str, Iterator[tuple[str, str]]] = {}
+    for h in shares.harnesses:
+        if shares.curriculum is None:
+            streams[h] = islice(groups(seed, [h], tasks), had[h], None)
+        else:
+            streams[h] = iter(most_useful(seed, step, [h], tasks, earlier, shares.curriculum))
     weights = harness_weights(shares, earlier)
     given: Counter[str] = Counter() if shares.by_solve_rate else Counter(had)
     pairs: dict[tuple[str, str], None] = {}
@@ -91,8 +101,51 @@ def step_pairs(
         # the harness that lags furthest behind its share
         due = max(shares.harnesses, key=lambda h: weights[h] * (given.total() + 1) - given[h])
         given[due] += 1
-        pairs[next(streams[due])] = None
+        if pair := next(streams[due], None):
+            pairs[pair] = None
     return list(pairs)
+
+
+def most_useful(  # noqa: PLR0913, RUF100
+    seed: int, step: int, harnesses: Sequence[str], tasks: Mapping[str, str], earlier: Sequence[Rollout], least: float
+) -> list[tuple[str, str]]:
+    """Every (task, harness) pair, those first that a step should practise: the curriculum.
+
+    Pairs that never came are first, in the order of `groups`. After that it is weight × steps since a pair came, so
+    that in the long run a pair comes as often as its weight says, and none is ever forgotten.
+    """
+    weights = pair_weights(earlier, least)
+    came: dict[tuple[str, str], int] = {}
+    for r in earlier:
+        pair = (r.plan.task, r.plan.harness)
+        came[pair] = max(came.get(pair, 0), r.plan.step)
+    turn = list(islice(groups(seed, harnesses, tasks), len(tasks) * len(harnesses)))
+    waited = {pair: weights.get(pair, 1.0) * (step - came[pair]) for pair in turn if pair in came}
+    return sorted(turn, key=lambda pair: -waited.get(pair, math.inf))
+
+
+def pair_weights(earlier: Sequence[Rollout], least: float) -> dict[tuple[str, str], float]:
+    """(task, harness) → 4p(1 − p), at least `least`; p: its solve rate over the last RECENT_STEPS steps it came in.
+
+    1 where half is solved, `least` where all or nothing is. A pair without a grade is not in it: nothing is known.
+    """
+    found = {}
+    for pair, by_step in solved_by_step(earlier).items():
+        recent = [by_step[step] for step in sorted(by_step)[-RECENT_STEPS:]]
+        rate = sum(solved for solved, _ in recent) / sum(graded for _, graded in recent)
+        found[pair] = max(4 * rate * (1 - rate), least)
+    return found
+
+
+def solved_by_step(rollouts: Sequence[Rollout]) -> dict[tuple[str, str], dict[int, tuple[int, int]]]:
+    """(task, harness) → step → (rollouts with the full reward, rollouts with a grade); steps without one left out."""
+    found: dict[tuple[str, str], dict[int, tuple[int, int]]] = {}
+    for r in sorted(rollouts, key=lambda r: (r.plan.task, r.plan.harness, r.plan.step)):
+        if r.reward is not None:
+            by_step = found.setdefault((r.plan.task, r.plan.harness), {})
+            solved, graded = by_step.get(r.plan.step, (0, 0))
+            by_step[r.plan.step] = solved + (r.reward >= 1.0), graded + 1
+    return found
 
 
 def harness_weights(shares: Shares, earlier: Sequence[Rollout]) -> dict[str, float]:

@@ -175,6 +175,12 @@ class TrainSection(Section):
     harness_weights: tuple[Annotated[float, Field(ge=0)], ...] = Field(
         (), description="weight of each of `harnesses`, in their order; empty: all alike"
     )
+    curriculum: Literal["none", "solve_rate"] = Field(
+        "none", description="tasks: all alike, or those less often that are never or always solved (in each harness)"
+    )
+    curriculum_least: Share = Field(
+        0.1, description="curriculum: how often such a task comes, beside one that is solved half of the time"
+    )
     tensorboard: bool = Field(False, description="write the metrics as TensorBoard files under the run's folder too")
     max_grad_norm: float = Field(1.0, gt=0, description="gradient norm above which a step is scaled down")
     step_deadline_s: Positive = Field(
@@ -195,6 +201,11 @@ class TrainSection(Section):
     keep_last: Positive = Field(2, description="newest versions whose optimiser state is kept to resume from")
     keep_adapters: int = Field(0, ge=0, description="newest adapters kept besides the best and version 0; 0 keeps all")
     refills: int = Field(0, ge=0, description="rounds in which groups of equal rewards are replaced by new ones")
+
+    @property
+    def least_weight(self) -> float | None:
+        """The least weight of a task in a harness; None without a curriculum."""
+        return self.curriculum_least if self.curriculum == "solve_rate" else None
 
 
 class BranchesSection(Section):

@@ -313,7 +313,8 @@ class Supervisor:
         c = self.config
         tasks = {t.name: t.family for t in self.pack.split(c.tasks.train_split)}
         earlier = [r for r in self.store.rollouts(self.run.id, Purpose.TRAIN) if r.plan.step < step]
-        shares = schedule.Shares(c.harnesses, c.train.harness_weights, c.train.harness_shares == "solve_rate")
+        by_rate = c.train.harness_shares == "solve_rate"
+        shares = schedule.Shares(c.harnesses, c.train.harness_weights, by_rate, c.train.least_weight)
         pairs = schedule.step_pairs(c.seed, step, c.train.groups * (1 + c.train.refills), shares, tasks, earlier)
         wanted = pairs[: c.train.groups]
         while True:

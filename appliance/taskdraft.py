@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 MAX_TASK_BYTES = 512 << 20
+MAX_TEXT_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,8 @@ def write_draft(folder: Path, draft: Draft, split: str) -> None:
         if total > MAX_TASK_BYTES:
             raise Refused(f"its files are larger than {MAX_TASK_BYTES >> 20} MB together")
         if isinstance(content, Path):
+            if content.is_symlink():
+                raise Refused(f"{content.name} is a link")
             shutil.copyfile(content, target)
         else:
             target.write_bytes(content)
@@ -77,20 +80,43 @@ def safe_path(path: str) -> str:
 
 
 def plain_files(folder: Path) -> Iterator[tuple[str, Path]]:
-    """(relative path, path) of every file below `folder`; a link or device is refused, a missing folder is empty."""
+    """(relative path, path) of every file below `folder`; a link or device is refused, a missing folder is empty.
+
+    So are more bytes than a task may have, before any of them is read.
+    """
+    if folder.is_symlink():
+        raise Refused(f"{folder.name} is a link")
+    total = 0
     for top, folders, names in os.walk(folder):
         for name in (*folders, *names):
             path = Path(top, name)
-            mode = path.lstat().st_mode
+            mode, size = path.lstat().st_mode, path.lstat().st_size
             if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
                 raise Refused(f"{path.relative_to(folder)} is a link or device")
             if stat.S_ISREG(mode):
+                total += size
+                if total > MAX_TASK_BYTES:
+                    raise Refused(f"its files are larger than {MAX_TASK_BYTES >> 20} MB together")
                 yield path.relative_to(folder).as_posix(), path
+
+
+def small_text(file: Path) -> str:
+    """The UTF-8 text of one of a task's own files: no link, which would show what lies behind it, and no huge file."""
+    if file.is_symlink():
+        raise Refused(f"{file.name} is a link")
+    with file.open("rb") as opened:
+        data = opened.read(MAX_TEXT_BYTES + 1)
+    if len(data) > MAX_TEXT_BYTES:
+        raise Refused(f"{file.name} is larger than {MAX_TEXT_BYTES >> 20} MB")
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise Refused(f"{file.name} is not UTF-8 (byte {error.start})") from error
 
 
 def json_object(file: Path) -> dict[str, object]:
     """A JSON file that holds an object."""
-    value = json.loads(file.read_text(encoding="utf-8"))
+    value = json.loads(small_text(file))
     if not isinstance(value, dict):
         raise Refused(f"{file.name} is not a JSON object")
     return value

@@ -127,8 +127,9 @@ class Linter:
             got = graded[0].why if found.oracle is None else f"{found.oracle:g}"
             found.problems["impossible"] = f"its own solution earns {got}"
         _note_slow(found, "its oracle", ended.seconds, task.agent_timeout_s)
-        async with self._workspace(task, "used") as shop:
-            graded.append(await self._grade_where_used(task, shop))
+        if found.oracle is not None:  # a grader that hangs in a fresh sandbox would only hang once more
+            async with self._workspace(task, "used") as shop:
+                graded.append(await self._grade_where_used(task, shop))
         _note_difference(found, "the oracle's workspace", graded)
 
     async def _copier(self, task: Task, found: Findings) -> None:

@@ -31,6 +31,7 @@ SPLITS = ("lesson", "train", "held-out")
 DEFAULT_TIMEOUT_S = 600.0  # Harbor's own default for its verifier
 MAX_TIMEOUT_S = 7 * 86_400.0  # a week: longer is a slip of the unit
 MAX_FILE_BYTES = 1024 * 1024
+MAX_TASK_BYTES = 512 << 20  # a task's files are copied for each rollout
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _OWN_KEYS = {
@@ -71,6 +72,7 @@ class Task:
     def from_dir(cls, path: Path) -> Task:
         """Read and check the task in folder `path`; PackError names the file and key that is wrong."""
         file = path / "task.toml"
+        _check_files(path)
         tables = _tables(file)
         metadata = tables["metadata"]
         files = _environment_files(path / "environment")
@@ -188,17 +190,33 @@ def _instruction(file: Path) -> str:
 
 
 def _environment_files(environment: Path) -> Path:
-    """The folder of the workspace's files; it is copied by the host, so it may hold no links or devices."""
+    """The folder of the workspace's files."""
     files = environment / "files"
     if not files.is_dir() and not (environment / "Dockerfile").is_file():
         raise PackError(f"{files}: missing", "put the files of the workspace there")
-    for folder, names, file_names in os.walk(files):
-        for name in (*names, *file_names):
-            entry = Path(folder, name)
-            mode = entry.lstat().st_mode
-            if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-                raise PackError(f"{entry}: is neither a file nor a folder", "replace it by a plain copy")
     return files
+
+
+def _check_files(task: Path) -> None:
+    """No link, pipe or device anywhere, and no more bytes than can be copied for each rollout.
+
+    The host reads and copies these files, so a link would bring in what lies behind it. Only what a Dockerfile is built
+    with may hold links: Podman keeps them inside the image.
+    """
+    context = task / "environment" if (task / "environment" / "Dockerfile").is_file() else None
+    plain = {task / "environment" / "files", task / "environment" / "Dockerfile"}
+    total = 0
+    for folder, names, file_names in os.walk(task):
+        for name in ("", *names, *file_names) if Path(folder) == task else (*names, *file_names):
+            entry = Path(folder, name)
+            entry_stat = entry.lstat()
+            is_built_with = context is not None and context in entry.parents and not plain & {entry, *entry.parents}
+            if not (stat.S_ISREG(entry_stat.st_mode) or stat.S_ISDIR(entry_stat.st_mode) or is_built_with):
+                raise PackError(f"{entry}: is neither a file nor a folder", "replace it by a plain copy")
+            total += 0 if is_built_with or stat.S_ISDIR(entry_stat.st_mode) else entry_stat.st_size
+            if total > MAX_TASK_BYTES:
+                what = f"brings the task's files over {MAX_TASK_BYTES >> 20} MB"
+                raise PackError(f"{entry}: {what}", "make them smaller; each rollout gets a copy")
 
 
 def _teacher(file: Path) -> tuple[str, ...]:
@@ -275,11 +293,12 @@ def _text(file: Path, table: Table, key: str) -> str:
 
 def _name(file: Path, table: Table, folder_name: str) -> str:
     """Harbor's [task] name without its organisation, or the folder's name where there is none."""
-    name = _text(file, table, "task.name").rpartition("/")[2] if "name" in table else folder_name
-    if not _NAME.fullmatch(name):
+    text = _text(file, table, "task.name") if "name" in table else folder_name
+    organisation, slash, name = text.rpartition("/")
+    if not _NAME.fullmatch(name) or (slash and not _NAME.fullmatch(organisation)):
         where = "key task.name" if "name" in table else "folder name"
         raise PackError(
-            f"{file}: {where}: {name!r} cannot name a task",
+            f"{file}: {where}: {text!r} cannot name a task",
             "use letters, digits, dot, dash and underscore, at most 100, starting with a letter or digit",
         )
     return name

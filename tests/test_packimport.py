@@ -11,7 +11,7 @@ import pytest
 
 from appliance.clawgym import CLAW_WORKSPACE
 from appliance.cli import main
-from appliance.errors import PackError
+from appliance.errors import GraderError, PackError
 from appliance.grade import read_reward
 from appliance.packimport import import_pack
 from appliance.tasks import Task, load_pack
@@ -47,7 +47,7 @@ def a_claw_folder(root: Path, name: str, mount: str = CLAW_WORKSPACE, **entry: o
     return folder
 
 
-def grade(task: Task, root: Path, solve: str = "") -> float:
+def grade(task: Task, root: Path, solve: str = "", is_fine: bool = True) -> float:
     """What our test.sh makes of a workspace, without a container."""
     workspace, logs = root / "workspace", root / "logs"
     subprocess.run(["cp", "-r", task.environment_files, workspace], check=True)
@@ -58,7 +58,7 @@ def grade(task: Task, root: Path, solve: str = "") -> float:
     }  # fmt: skip
     if solve:
         subprocess.run(["bash", "-c", solve], cwd=workspace, check=True)
-    subprocess.run(["bash", task.tests / "test.sh"], env=env, check=True, timeout=60)
+    subprocess.run(["bash", task.tests / "test.sh"], env=env, check=is_fine, timeout=60)
     return read_reward(logs).value
 
 
@@ -85,6 +85,132 @@ def test_a_claw_folder_scores_as_its_own_reward_script_does_by_hand(tmp_path: Pa
 def folders(tmp_path: Path) -> None:
     for name in ("null_", "right"):
         (tmp_path / name).mkdir()
+
+
+# What the public folders vary in: how reward.sh gets to the check, what the check prints, how it ends.
+LAST = "python3 -c 'import json, sys; d = json.load(sys.stdin); print(sum(d.values()) / len(d))'"
+SCRIPTS = {
+    "absolute": "set -euo pipefail\npython3 {w}/reward/check.py {w} | " + LAST,
+    "relative": "cd {w}\npython3 reward/check.py . | " + LAST,
+    "from its own folder": 'cd "$(dirname "$0")/.."\npython3 reward/check.py "$PWD" | ' + LAST,
+    "inside its folder": 'cd "$(dirname "${{BASH_SOURCE[0]}}")"\npython3 check.py .. | ' + LAST,
+    "by a name": 'W="{w}"\nscore=$(python3 "$W/reward/check.py" "$W" | ' + LAST + ')\necho note >&2\necho "$score"',
+    "inline": "python3 -c 'import os; print(0.25 if os.path.exists(\"{w}/input/data.csv\") else 0)'",
+    "its own path": "export PATH=/nowhere:$PATH\npython3 {w}/reward/check.py {w} | " + LAST,
+    "chatty": "echo checking {w}\nls {w}/input\necho 0.5",
+    "fails after the score": "set -euo pipefail\n(python3 {w}/reward/check.py {w}; exit 3) | " + LAST,
+    "scalar": "python3 -c 'print(1)' | python3 -c 'import json, sys; print(float(json.load(sys.stdin)))'",
+}
+
+
+@pytest.mark.parametrize("kind", SCRIPTS)
+def test_a_null_score_is_what_the_folders_own_script_prints_by_hand(tmp_path: Path, kind: str) -> None:
+    mount = tmp_path / "mount"
+    folder = a_claw_folder(tmp_path / "d", "t", str(mount))
+    (folder / "reward" / "reward.sh").write_text("#!/usr/bin/env bash\n" + SCRIPTS[kind].format(w=mount) + "\n")
+    (folder / "input_files" / "input" / "latin.bin").write_bytes(b"\xff\xfe\x00")
+    subprocess.run(["cp", "-r", folder / "input_files", mount], check=True)
+    subprocess.run(["cp", "-r", folder / "reward", mount / "reward"], check=True)
+    by_hand = subprocess.run(
+        ["bash", mount / "reward" / "reward.sh"], cwd=mount, capture_output=True, text=True, check=False
+    ).stdout
+    import_pack(tmp_path / "d", tmp_path / "pack")
+    task = load_pack(tmp_path / "pack").task("t")
+    assert (task.environment_files / "input" / "latin.bin").read_bytes() == b"\xff\xfe\x00"
+    assert grade(task, tmp_path / "null_") == float(by_hand.split()[-1])
+    assert not (tmp_path / "null_" / "workspace" / "reward").exists(), "nothing of the check is left behind"
+
+
+@pytest.mark.parametrize("script", ["true", "exit 1", "echo; echo", "python3 -c 'raise SystemExit(2)' | " + LAST])
+def test_a_script_that_prints_no_score_gives_no_reward_and_never_a_zero(tmp_path: Path, script: str) -> None:
+    folder = a_claw_folder(tmp_path / "d", "t")
+    (folder / "reward" / "reward.sh").write_text(f"#!/bin/bash\n{script}\n")
+    import_pack(tmp_path / "d", tmp_path / "pack")
+    with pytest.raises(GraderError) as caught:
+        grade(load_pack(tmp_path / "pack").task("t"), tmp_path / "null_", is_fine=False)
+    assert caught.value.cause == "no_reward"
+
+
+def test_modules_left_in_the_workspace_do_not_grade_it(tmp_path: Path) -> None:
+    a_claw_folder(tmp_path / "d", "t")
+    import_pack(tmp_path / "d", tmp_path / "pack")
+    logs = tmp_path / "right" / "logs"
+    forged = f"import atexit\natexit.register(lambda: open('{logs}/reward.txt', 'w').write('1'))\n"
+    solve = f"mkdir reward; echo 'print(1)' > reward/check.py; cat > json.py <<'E'\n{forged}E\n"
+    assert grade(load_pack(tmp_path / "pack").task("t"), tmp_path / "right", solve) == pytest.approx(1 / 3)
+
+
+@pytest.mark.parametrize(
+    ("mount", "where"),
+    [("input", "input/input/data.csv"), ("./", "input/data.csv"), (f"{CLAW_WORKSPACE}/", "input/data.csv"), (None,
+     "input/data.csv"), ("/data", "input/data.csv"), ("", "input/data.csv")],
+)  # fmt: skip
+def test_inputs_lie_where_input_mount_dir_says(tmp_path: Path, mount: object, where: str) -> None:
+    folder = a_claw_folder(tmp_path / "d", "t", input_mount_dir=mount, user_query="Look into ~/.openclaw/workspace/x.")
+    if mount == "/data":
+        (folder / "reward" / "check.py").write_text("open('/data/input/data.csv'); open('/database')\n")
+    import_pack(tmp_path / "d", tmp_path / "pack")
+    task = load_pack(tmp_path / "pack").task("t")
+    assert (task.environment_files / where).is_file()
+    assert task.instruction == "Look into /workspace/x."
+    if mount == "/data":
+        moved = (task.tests / "reward" / "check.py").read_text()
+        assert moved == "open('/workspace/input/data.csv'); open('/database')\n"
+
+
+@pytest.mark.parametrize("mount", ["/", "../x", f"{CLAW_WORKSPACE}/../../x"])
+def test_a_mount_point_that_cannot_be_is_refused(tmp_path: Path, mount: str) -> None:
+    a_claw_folder(tmp_path / "d", "t", input_mount_dir=mount)
+    with pytest.raises(PackError, match="input_mount_dir"):
+        import_pack(tmp_path / "d", tmp_path / "pack")
+
+
+def test_huge_linked_and_broken_files_are_refused_by_name_and_the_rest_is_imported(tmp_path: Path) -> None:
+    root = tmp_path / "d"
+    a_claw_folder(root, "good")
+    for name, part in (("huge-entry", "data_entry.json"), ("huge-input", "input_files/x"), ("huge-check", "reward/x")):
+        with (a_claw_folder(root, name) / part).open("ab") as file:
+            file.truncate(2 << 30)  # sparse: costs no disk
+    (a_claw_folder(root, "latin") / "data_entry.json").write_bytes('{"user_query": "ö"}'.encode("latin-1"))
+    (a_claw_folder(root, "twin") / "data_entry.json").write_text('{"task_id": "good", "user_query": "x"}')
+    (root / "linked").symlink_to(root / "good")
+    (a_claw_folder(root, "link-inside") / "reward" / "data").symlink_to("/etc/passwd")
+    folder = a_claw_folder(root, "link-inputs")
+    (folder / "input_files").rename(tmp_path / "away")
+    (folder / "input_files").symlink_to(tmp_path / "away")
+    report = import_pack(root, tmp_path / "pack")
+    assert list(report.imported) == ["good"]
+    reasons = {
+        "huge-entry": "larger than 16 MB", "huge-input": "larger than 512 MB", "huge-check": "larger than 512 MB",
+        "latin": "is not UTF-8", "twin": "used by an earlier", "linked": "is a link", "link-inside": "data is a link",
+        "link-inputs": "input_files is a link",
+    }  # fmt: skip
+    assert report.refused.keys() == reasons.keys()
+    assert all(reason in report.refused[name] for name, reason in reasons.items()), report.refused
+
+
+def test_a_line_too_long_to_hold_is_refused_and_the_next_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("appliance.clawgym.MAX_LINE_BYTES", 1000)
+    line = {"prompt": "Write.", "hook_code": "", "input_files": [{"file_path": "reward/check.py", "content": CHECK}]}
+    source = tmp_path / "x.jsonl"
+    lines = [json.dumps(line | {"prompt": "x" * size, "task_id": f"t{size}"}) for size in (2, 900, 5000, 3)]
+    source.write_text("\n".join(lines) + "\n")
+    report = import_pack(source, tmp_path / "pack")
+    assert list(report.imported) == ["t2", "t3"] and list(report.refused) == ["line 2", "line 3"]
+
+
+def test_broken_yaml_refuses_its_task_alone(tmp_path: Path) -> None:
+    for name, text in (("a", "instruction: [\n"), ("b", "- x\n"), ("c", "instruction: x\n")):
+        folder = tmp_path / "tb" / name
+        folder.mkdir(parents=True)
+        (folder / "task.yaml").write_text(text)
+        (folder / "run-tests.sh").write_text("true\n")
+    (tmp_path / "tb" / "c" / "docker-compose.yaml").write_text("services: [a, b]\n")
+    report = import_pack(tmp_path / "tb", tmp_path / "pack")
+    assert list(report.imported) == ["c"]
+    assert "is not YAML" in report.refused["a"] and "is not a mapping" in report.refused["b"]
 
 
 def test_a_mount_point_below_the_workspace_keeps_its_place(tmp_path: Path) -> None:

@@ -6,6 +6,8 @@ from collections import Counter
 from itertools import islice
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from appliance import schedule
 from appliance.types import Purpose, Rollout, RolloutPlan, RolloutState
@@ -125,3 +127,75 @@ def test_rollouts_one_step_ahead_come_from_a_version_that_is_there_and_at_most_o
     assert [schedule.sampled_by(step, 1) for step in (1, 2, 3, 4)] == [0, 0, 1, 2]
     for step in range(2, 9):  # while the rollouts of a step are made, the step before is still being trained
         assert schedule.sampled_by(step, 1) <= step - 2
+
+
+def of_pair(task: str, harness: str, step: int, solved: int, graded: int, failed: int = 0) -> list[Rollout]:
+    rewards = [1.0] * solved + [0.0] * (graded - solved) + [None] * failed
+    return [
+        a_rollout(RolloutPlan("r", Purpose.TRAIN, step, harness, task, n), reward) for n, reward in enumerate(rewards)
+    ]
+
+
+def test_a_pairs_weight_is_one_at_half_solved_and_the_least_where_all_or_nothing_is() -> None:
+    earlier = (
+        of_pair("half", "pi", 1, 3, 6) + of_pair("all", "pi", 1, 6, 6) + of_pair("none", "pi", 1, 0, 6)
+        + of_pair("some", "pi", 1, 1, 4) + of_pair("ungraded", "pi", 1, 0, 0, failed=6)
+        + of_pair("learnt", "pi", 1, 0, 4) + of_pair("learnt", "pi", 2, 4, 4) + of_pair("learnt", "pi", 5, 4, 4)
+    )  # fmt: skip
+    weights = schedule.pair_weights(earlier, 0.1)
+    # 4 · 1/4 · 3/4 = 0.75; of `learnt` only the last two of its three steps count
+    expected = {"half": 1.0, "all": 0.1, "none": 0.1, "some": 0.75, "learnt": 0.1}
+    assert weights == {(task, "pi"): pytest.approx(weight) for task, weight in expected.items()}
+
+
+def a_curriculum(steps: int, count: int, rates: dict[str, float], weights: tuple[float, ...] = ()) -> Counter[str]:
+    """How often each task came; every task has its own solve rate."""
+    shares = schedule.Shares(["pi", "codex"], weights, curriculum=0.1)
+    tasks = {task: "one" for task in rates}
+    earlier: list[Rollout] = []
+    came: Counter[str] = Counter()
+    for step in range(1, steps + 1):
+        for task, harness in schedule.step_pairs(0, step, count, shares, tasks, earlier):
+            earlier += of_pair(task, harness, step, round(10 * rates[task]), 10)
+            came[task] += 1
+    return came
+
+
+@pytest.mark.parametrize("weights", [(), (2.0, 1.0)])
+def test_never_and_always_solved_tasks_come_less_often_and_are_not_forgotten(weights: tuple[float, ...]) -> None:
+    rates = {"all": 1.0, "none": 0.0} | {f"half{n}": 0.5 for n in range(6)}
+    came = a_curriculum(80, 4, rates, weights)
+    middle = min(came[f"half{n}"] for n in range(6))
+    assert 2 <= came["all"] < middle / 3 and 2 <= came["none"] < middle / 3, came
+
+
+HISTORY = st.lists(
+    st.tuples(st.sampled_from("abcdef"), st.sampled_from(["pi", "codex"]), st.integers(1, 6), st.integers(0, 4)),
+    max_size=20,
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(history=HISTORY, seed=st.integers(0, 3), count=st.integers(1, 15), weighted=st.booleans(), shuffle=st.randoms())
+def test_a_curriculum_is_a_pure_function_of_seed_and_record(
+    history: list[tuple[str, str, int, int]], seed: int, count: int, weighted: bool, shuffle: object
+) -> None:
+    """Whatever happened before: no pair twice, what never came first, and the order of the record has no say."""
+    tasks = {task: task if task in "ab" else "other" for task in "abcdef"}
+    earlier = [r for task, harness, step, solved in history for r in of_pair(task, harness, step, solved, 4)]
+    shares = schedule.Shares(["pi", "codex"], (1.0, 1.0) if weighted else (), curriculum=0.2)
+    pairs = schedule.step_pairs(seed, 7, count, shares, tasks, earlier)
+    again = list(earlier)
+    shuffle.shuffle(again)  # type: ignore[attr-defined]
+    assert pairs == schedule.step_pairs(seed, 7, count, shares, tasks, again)
+    assert len(set(pairs)) == len(pairs) <= count and (weighted or len(pairs) == min(count, 12))
+    came = {(task, harness) for task, harness, _, _ in history}
+    for harness in shares.harnesses:
+        old = [pair in came for pair in pairs if pair[1] == harness]
+        assert old == sorted(old), "pairs that never came are first"
+
+
+def test_the_first_round_of_a_curriculum_is_the_plain_one() -> None:
+    plain, taught = (schedule.Shares(["pi", "codex"], curriculum=least) for least in (None, 0.1))
+    rates = {"pi": 1.0, "codex": 0.5}
+    assert a_run_of(3, 8, taught, rates) == a_run_of(3, 8, plain, rates)

@@ -221,3 +221,42 @@ def test_a_link_among_the_workspace_files_is_refused_since_the_host_copies_them(
     folder = make_task(tmp_path)
     (folder / "environment" / "files" / "secret").symlink_to("/etc/passwd")
     assert "files/secret: is neither a file nor a folder" in refused(tmp_path).message
+
+
+@pytest.mark.parametrize(
+    "path", ["instruction.md", "task.toml", "tests/test.sh", "tests/data", "environment/files", "solution", "."]
+)
+def test_a_link_anywhere_in_a_task_is_refused_whatever_it_leads_to(tmp_path: Path, path: str) -> None:
+    folder, away = make_task(tmp_path / "pack"), tmp_path / "away"
+    target = folder / path
+    if target.exists():
+        target.rename(away)
+    else:
+        away.write_text("secret")
+    target.symlink_to(away)
+    with pytest.raises(PackError, match="is neither a file nor a folder") as caught:
+        load_pack(tmp_path / "pack")
+    assert str(folder / path) in str(caught.value)
+
+
+def test_only_what_a_dockerfile_is_built_with_may_hold_links(tmp_path: Path) -> None:
+    folder = make_task(tmp_path)
+    (folder / "environment" / "src").mkdir()
+    (folder / "environment" / "src" / "link").symlink_to("nowhere")
+    assert "src/link" in str(refused(tmp_path))
+    (folder / "environment" / "Dockerfile").write_text("FROM corral-base\n")
+    assert load_pack(tmp_path).task("hello").dockerfile
+    (folder / "environment" / "files" / "link").symlink_to("/etc/passwd")
+    assert "files/link" in str(refused(tmp_path))
+
+
+@pytest.mark.parametrize("part", ["environment/files", "tests", "solution"])
+def test_two_gigabytes_in_a_task_are_named_and_refused(tmp_path: Path, part: str) -> None:
+    with (make_task(tmp_path) / part / "huge.bin").open("wb") as file:
+        file.truncate(2 << 30)  # sparse: costs no disk
+    assert "huge.bin: brings the task's files over 512 MB" in str(refused(tmp_path))
+
+
+def test_a_task_name_with_a_path_in_it_is_refused(tmp_path: Path) -> None:
+    make_task(tmp_path, toml='[task]\nname = "../../etc"\n' + TASK_TOML)
+    assert "'../../etc' cannot name a task" in str(refused(tmp_path))

@@ -8,6 +8,7 @@ from typing import Any
 
 from appliance.commands.printing import command_of, overrides_of, show, show_event
 from appliance.config import home
+from appliance.errors import ApplianceError
 
 
 def add(commands: Any) -> None:
@@ -21,6 +22,7 @@ def add(commands: Any) -> None:
     )
     command.add_argument("--harness", action="append", default=[], help="the run's own by default")
     command.add_argument("--attempts", type=int, default=0, help="attempts a task; 2 and more give pass@k and pass^k")
+    command.add_argument("--max-tasks", type=int, default=0, help="tasks a pack, drawn by the run's seed")
     command.add_argument("--split", default="", help="split of the tasks; the run's held-out split by default")
     command.add_argument("--out", type=Path, help="also write eval.json, eval.md and eval.svg into this folder")
     command = command_of(
@@ -43,7 +45,11 @@ def _eval(arguments: argparse.Namespace) -> None:
     from appliance import evaluating as e
     from appliance.picture import interval_bars_svg
 
-    asked = e.Asked(tuple(arguments.pack), tuple(arguments.harness), arguments.attempts, arguments.split)
+    for option, value in (("--attempts", arguments.attempts), ("--max-tasks", arguments.max_tasks)):
+        if value < 0:
+            raise ApplianceError(f"{option} is {value}", "name 1 or more, or leave it out")
+    packs, harnesses = tuple(arguments.pack), tuple(arguments.harness)
+    asked = e.Asked(packs, harnesses, arguments.attempts, arguments.split, arguments.max_tasks)
     policies = [e.Policy.parse(text) for text in arguments.policy]
     found = e.evaluate(home(), policies, asked, lambda event: show_event(arguments, event))
     text = e.evaluation_markdown(found)

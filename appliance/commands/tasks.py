@@ -50,6 +50,10 @@ def add(commands: Any) -> None:
     command.add_argument("--run", action="store_true", help="run null agent, oracle, forger and copier in sandboxes")
     command.add_argument("--parallel", type=int, default=4, help="tasks at once")
     command = command_of(
+        actions, "rates", _rates, "solve rates of a run's tasks in each harness, step by step", "demo-1129-203911-0fd8"
+    )
+    command.add_argument("run", help="id, or enough of it")
+    command = command_of(
         actions,
         "from-session",
         _from_session,
@@ -174,6 +178,31 @@ def _probe(arguments: argparse.Namespace, pack: Any) -> dict[str, Any]:
         show_event(arguments, {"part": "lint", "message": message})
 
     return report(anyio.run(lint_pack, home(), pack, base_ref(), max(1, arguments.parallel), tell))
+
+
+def _rates(arguments: argparse.Namespace) -> None:
+    from appliance.config import from_record
+    from appliance.record import reading
+    from appliance.schedule import pair_weights, solved_by_step
+    from appliance.types import Purpose
+
+    with reading(home()) as store:
+        run = store.run(arguments.run)
+        rollouts = store.rollouts(run.id, Purpose.TRAIN)
+    train = from_record(run.config).train
+    weights = pair_weights(rollouts, train.curriculum_least)
+    rows: list[dict[str, Any]] = []
+    lines = [f"{'task':<28} {'harness':<16} solved  weight  step: solved/graded"]
+    for (task, harness), by_step in solved_by_step(rollouts).items():
+        rate = sum(s for s, _ in by_step.values()) / sum(n for _, n in by_step.values())
+        weight = weights[task, harness]
+        steps = [{"step": step, "solved": s, "graded": n} for step, (s, n) in by_step.items()]
+        rows.append({"task": task, "harness": harness, "rate": rate, "weight": weight, "steps": steps})
+        said = "  ".join(f"{step}: {s}/{n}" for step, (s, n) in by_step.items())
+        lines.append(f"{task:<28} {harness:<16} {100 * rate:>4.0f} %  {weight:>6.2f}  {said}")
+    lines.append(f"{len(rows)} pairs with a grade; train.curriculum = {train.curriculum}")
+    found = {"run": run.id, "curriculum": train.curriculum, "pairs": rows}
+    show(arguments, found, "\n".join(lines))
 
 
 def _two(value: float | None) -> str:

@@ -145,7 +145,7 @@ CLAW_PYTHON = """\
 #!/bin/sh
 # `python3 -c` would import from the current folder, the agent's workspace, before Python's own modules.
 self=$(dirname "$0")
-PATH=$(printf %s ":$PATH:" | sed "s#:$self:#:#g; s#^:##; s#:\$##")
+PATH=$(printf %s ":$PATH:" | sed "s#:$self:#:#g; s#^:##; s#:\\$##")
 export PATH
 case "$1" in -c | -) exec python3 -P "$@" ;; *) exec python3 "$@" ;; esac
 """

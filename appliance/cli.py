@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from appliance.commands import (
     bench,
+    bundle,
     db,
     evaluate,
     export,
@@ -81,6 +82,7 @@ def build_parser() -> argparse.ArgumentParser:
         bench,
         proxy,
         evaluate,
+        bundle,
     ):
         group.add(commands)
     return parser

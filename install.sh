@@ -147,7 +147,7 @@ watched_pip() {
     while kill -0 "$pid" 2>/dev/null; do
         sleep 1
         ticks=$((ticks + 1))
-        if [ $((ticks % 15)) -eq 0 ]; then say "packages: $(grep -c '^Collecting' "$LOG" || true) of $total collected, $ticks s"; fi
+        if [ $((ticks % 15)) -eq 0 ]; then say "packages: $(grep -cE '^(Collecting|Processing) ' "$LOG" || true) of $total collected, $ticks s"; fi
     done
     wait "$pid"
 }

@@ -15,8 +15,8 @@ def add(commands: Any) -> None:
     """Adds bundle."""
     command = command_of(commands, "bundle", _bundle, "collect all that a machine without a network needs in a folder")
     command.epilog = (
-        "example: corral bundle /media/stick/corral · over there: cp -r /media/stick/corral/corral ~/corral; "
-        "~/corral/install.sh --offline /media/stick/corral"
+        "docs/operate.md says how it is installed from. example: corral bundle /media/stick/corral --harness pi · "
+        "corral bundle /media/stick/corral --check"
     )
     command.add_argument("folder", type=Path, help="where to; one that was interrupted is gone on with")
     command.add_argument("--harness", action="append", default=[], metavar="NAME", help="images; by default the first")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import stat
 from pathlib import Path
 from typing import Self
 
@@ -88,10 +89,20 @@ def left_files(workspace: Path) -> dict[str, str]:
         folders.sort()
         for name in sorted(names):
             path = Path(top, name)
-            if path.is_symlink() or not path.is_file():
-                continue
-            with path.open("rb") as file:
-                data = file.read(MAX_READ_BYTES)
-            text = data.decode("utf-8", "replace") if b"\0" not in data else f"[{path.stat().st_size} bytes, not text]"
-            found[path.relative_to(workspace).as_posix()] = text
+            text = _text_of(path)
+            if text is not None:
+                found[path.relative_to(workspace).as_posix()] = text
     return found
+
+
+def _text_of(path: Path) -> str | None:
+    """What a regular file says, None for any other; what an agent made unreadable must not end the run."""
+    try:
+        state = path.lstat()
+        if not stat.S_ISREG(state.st_mode):
+            return None
+        with path.open("rb") as file:
+            data = file.read(MAX_READ_BYTES)
+    except OSError as error:
+        return f"[cannot be read: {error.strerror}]"
+    return data.decode("utf-8", "replace") if b"\0" not in data else f"[{state.st_size} bytes, not text]"

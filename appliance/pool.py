@@ -145,7 +145,7 @@ class Pool:
             self._note_lost(slot.host, error)
             raise
         finally:
-            await slot.remove()
+            await _discard(slot)  # no failure of the rollout, which may have its grade already
 
     async def fill(self, kind: Kind, number: int) -> None:
         """Have so many wait, as when a run is about to begin."""

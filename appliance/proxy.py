@@ -142,7 +142,6 @@ class Proxy:
         if session is None or self._group is None:  # closed while the body was being read
             raise Refusal(401, "unknown session token", "invalid_api_key")
         place = session.history.look(request)
-        request = replace(request, messages=place.messages)  # what was said before is held once
         call = session.repeated(place, headers)
         if call is not None:
             return call
@@ -205,9 +204,8 @@ class Proxy:
         answer, sample = await session.answerer.answer(session, call.request, call.prompt_ids)
         _check_whole(call, sample)
         answer = _with_ids(answer, call.call_id)
-        delivered = call.num_waiting > 0
         with anyio.CancelScope(shield=True):  # from here on it is committed, whoever leaves or closes
-            call_id = await to_thread.run_sync(
+            call_id, delivered = await to_thread.run_sync(
                 self._commit, session, call, answer, sample, started_at, limiter=self._writer
             )
         session.note(call, answer, Recorded(call_id, sample, delivered, call.lineage))
@@ -216,8 +214,8 @@ class Proxy:
 
     def _commit(
         self, session: Session, call: LiveCall, answer: Answer, sample: Sample | None, started_at: float
-    ) -> int:
-        """Write the call, in the record's own thread; only then may anyone see its answer."""
+    ) -> tuple[int, bool]:
+        """Write the call, in the record's own thread; only then may anyone see its answer. Its id, and `delivered`."""
         request = call.request
         assert request is not None
         renderer = session.answerer.renderer
@@ -235,7 +233,7 @@ class Proxy:
             lineage=call.lineage.text(),
             template=renderer.fingerprint if renderer is not None else "",
         )
-        return self._store.add_call(session.rollout_id, draft)
+        return self._store.add_call(session.rollout_id, draft), draft.delivered
 
 
 def _digest(token: str) -> bytes:

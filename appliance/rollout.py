@@ -65,9 +65,10 @@ async def make_rollout(place: Place, rollout: Rollout, task: Task, answerer: Ans
     """
     for tries_left in range(place.config.rollout.retries, -1, -1):
         attempt = place.store.begin(rollout.id, version)
+        harness = place.harnesses[rollout.plan.harness]  # once: its file may be read again while a slot is made
         try:
-            async with _slot(place, rollout, task, f"{rollout.id}-{attempt}") as slot:
-                await _one_attempt(place, rollout, task, answerer, slot)
+            async with _slot(place, harness, task, f"{rollout.id}-{attempt}") as slot:
+                await _one_attempt(place, rollout, task, answerer, harness, slot)
             return
         except RolloutError as error:
             if tries_left and error.part in RETRIED_PARTS and error.cause not in NOT_RETRIED:
@@ -99,9 +100,10 @@ class _WithOutput(HarnessError):
         self.output = output
 
 
-async def _one_attempt(place: Place, rollout: Rollout, task: Task, answerer: Answerer, slot: Slot) -> None:
+async def _one_attempt(
+    place: Place, rollout: Rollout, task: Task, answerer: Answerer, harness: Harness, slot: Slot
+) -> None:
     token = secrets.token_urlsafe(24)
-    harness = place.harnesses[rollout.plan.harness]
     launch = harness.launch(
         task.instruction, f"{PROXY_ADDRESS}/s/{token}", token, MODEL_NAME, place.config.rollout.max_tokens
     )
@@ -236,9 +238,9 @@ def _grader_spec(place: Place, rollout: Rollout, task: Task, slot: Slot) -> Sand
 
 
 @asynccontextmanager
-async def _slot(place: Place, rollout: Rollout, task: Task, name: str) -> AsyncIterator[Slot]:
+async def _slot(place: Place, harness: Harness, task: Task, name: str) -> AsyncIterator[Slot]:
     """A rollout's own slot, gone afterwards whatever happens; HostError when the host cannot hold it."""
-    kind = kind_of(place, place.harnesses[rollout.plan.harness], task)
+    kind = kind_of(place, harness, task)
     try:
         async with place.pool.slot(kind, name) as slot:
             yield slot

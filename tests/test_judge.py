@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import threading
 from collections.abc import Iterator
@@ -176,3 +177,17 @@ def test_links_in_a_workspace_are_not_followed(tmp_path: Path) -> None:
     (tmp_path / "w").mkdir()
     (tmp_path / "w" / "link").symlink_to(tmp_path / "secret")
     assert left_files(tmp_path / "w") == {}
+
+
+def test_a_file_that_cannot_be_read_is_said_and_ends_nothing(tmp_path: Path) -> None:
+    folder = tmp_path
+    while len(str(folder)) < 4096 - 256:  # with a file in it, the path is longer than the kernel takes
+        folder /= "d" * min(200, 4090 - 1 - len(str(folder)))
+    folder.mkdir(parents=True)
+    (tmp_path / "fine").write_text("x")
+    inside = os.open(folder, os.O_RDONLY)
+    os.close(os.open("f" * 250, os.O_CREAT | os.O_WRONLY, dir_fd=inside))
+    os.close(inside)
+    found = left_files(tmp_path)
+    assert found.pop("fine") == "x"
+    assert [*found.values()] == ["[cannot be read: File name too long]"]

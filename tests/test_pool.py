@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import shlex
 import subprocess
+from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
+import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from appliance.cgroup import Counters, remove_empty
 from appliance.container import launch_script
-from appliance.pool import num_wanted
+from appliance.errors import GraderError, SandboxError
+from appliance.podmanconf import HostTraits
+from appliance.pool import Host, Kind, Pool, num_wanted
+from appliance.sandbox import Limits, Podman, SandboxSpec, Started
 
 
 def test_as_many_wait_as_are_taken_while_two_are_made_and_one_more() -> None:
@@ -82,3 +88,33 @@ def test_only_empty_cgroups_of_unknown_containers_are_removed(tmp_path: Path) ->
     (tmp_path / "memory/corral-x/libpod-dd/child").mkdir()  # in use: rmdir fails
     assert remove_empty(tmp_path, "corral-x", {"bb"}) == ["aa", "cc"]
     assert sorted(p.name for p in (tmp_path / "memory/corral-x").iterdir()) == ["libpod-bb", "libpod-dd", "other"]
+
+
+class Deaf:
+    """A Podman that starts sandboxes and answers nothing afterwards."""
+
+    traits = replace(HostTraits.read(), is_root=False, can_mount=False)
+
+    async def start(self, spec: SandboxSpec) -> Started:
+        return Started(spec, 0.0, 0)
+
+    async def remove(self, name: str) -> None:
+        raise SandboxError("lost", f"{name} could not be removed")
+
+
+def test_a_sandbox_that_cannot_be_removed_changes_nothing_about_its_rollout(tmp_path: Path) -> None:
+    ends: list[str] = []
+
+    async def use() -> None:
+        host = Host(cast(Podman, Deaf()))
+        async with Pool([host], tmp_path / "sandboxes", {"corral.owner": "test"}, at_most=0) as pool:
+            kind = Kind("image", Limits(memory_bytes=1 << 20), tmp_path)
+            async with pool.slot(kind, "1-1"):
+                ends.append("graded")
+            with pytest.raises(GraderError, match="nonsense"):
+                async with pool.slot(kind, "2-1"):
+                    raise GraderError("bad_reward", "nonsense")
+        assert host.placed_bytes == 0
+
+    anyio.run(use)
+    assert ends == ["graded"] and list((tmp_path / "sandboxes").iterdir()) == []

@@ -318,6 +318,30 @@ async def test_a_client_that_leaves_early_leaves_a_whole_call_marked_undelivered
         assert at.record.delivered[1] and len(at.engine.fed) == 1
 
 
+async def test_what_is_known_of_a_delivery_is_what_was_recorded_also_when_the_record_is_busy(tmp_path: Path) -> None:
+    async with running(tmp_path, SAY_DONE) as at, at.http() as http:
+        at.engine.held, at.engine.reached = anyio.Event(), anyio.Event()
+        writer = at.proxy._writer
+        await writer.acquire_on_behalf_of("another call")
+        async with anyio.create_task_group() as group:
+            group.start_soon(lambda: http.post("/s/tok/v1/chat/completions", json=chat_body()))
+            await at.engine.reached.wait()
+            group.cancel_scope.cancel()
+        (call,) = at.proxy._sessions["tok"].calls.values()
+        with anyio.fail_after(5):
+            while call.num_waiting:
+                await anyio.lowlevel.checkpoint()
+            at.engine.held.set()
+            while not writer.statistics().tasks_waiting:
+                await anyio.lowlevel.checkpoint()
+            async with anyio.create_task_group() as group:
+                group.start_soon(lambda: http.post("/s/tok/v1/chat/completions", json=chat_body()))
+                while not call.num_waiting:
+                    await anyio.lowlevel.checkpoint()
+                writer.release_on_behalf_of("another call")
+        assert at.record.drafts[0].delivered and not at.record.when_marked.is_set()
+
+
 async def test_closing_a_session_cancels_what_is_in_flight_and_records_nothing(tmp_path: Path) -> None:
     async with running(tmp_path, SAY_DONE) as at, at.http() as http:
         at.engine.held, at.engine.reached = anyio.Event(), anyio.Event()

@@ -16,6 +16,8 @@ from transformers import AutoModelForCausalLM
 
 from appliance.config import resolve
 from appliance.errors import ModelError
+from appliance.schedule import sampled_by
+from appliance.sections import TrainSection
 from appliance.store import CallDraft, Store
 from appliance.train.batch import pack
 from appliance.train.checkpoints import Rule, check, prune, seal
@@ -57,6 +59,15 @@ def test_what_can_be_resumed_from_outlives_a_smaller_count_of_adapters(tmp_path:
         version(tmp_path, number)
     prune(tmp_path, 4, Rule(keep_last=3, keep_adapters=1, best=None))
     assert kept(tmp_path) == ([0, 2, 3, 4], [2, 3, 4])
+
+
+def test_rollouts_that_are_ahead_keep_the_adapter_that_samples_them(tmp_path: Path) -> None:
+    for number in range(5):
+        version(tmp_path, number)
+    # While step 4 is closed, those of step 5 are sampled by version 3, and a resume would load it again.
+    train = TrainSection(ahead=1, keep_last=1, keep_adapters=1)
+    prune(tmp_path, 4, Rule.of(train, None))
+    assert kept(tmp_path) == ([0, sampled_by(5, train.ahead), 4], [4])
 
 
 def test_a_checkpoint_cut_short_names_its_file(tmp_path: Path) -> None:

@@ -93,6 +93,29 @@ def test_a_step_records_its_numbers_under_trls_names_and_as_tensorboard_files(ba
     assert written["reward"] == found["reward"] and written["logprob_gap/pi"] == pytest.approx(found["logprob_gap/pi"])
 
 
+class DyingStore(Store):
+    """The process that writes to it ends when it closes a step, before the record is told."""
+
+    def close_step(self, run_id: str, step: int, metrics: dict[str, float], version: tuple[int, Path, str]) -> None:
+        raise SystemExit
+
+
+def test_a_kill_before_the_record_is_told_leaves_the_version_before_it_whole(base: Path, tmp_path: Path) -> None:
+    keys = {"train__parity_stop": 0, "train__parity_alarm": 0, "train__keep_last": 1, "train__keep_adapters": 1}
+    run = ARun(tmp_path, base, config(**keys))
+    before, after = (run.folder / "adapters" / name for name in ("v1", "v2"))
+    run.play(1, [1.0, 0.0])
+    Trainer(tmp_path, run.store, "r").take(1)
+    run.play(2, [1.0, 0.0])
+    dying = DyingStore.open(tmp_path / "record.db")
+    with pytest.raises(SystemExit):
+        Trainer(tmp_path, dying, "r").take(2)
+    dying.close()
+    assert (before / "optimizer.pt").exists()
+    Trainer(tmp_path, run.store, "r").take(2)  # from version 1, the newest that the record names
+    assert after.is_dir() and not before.exists()
+
+
 def events_of(path: Path) -> list[Event]:
     """TensorBoard's records: 8 bytes of length, 4 of checksum, the event, 4 of checksum."""
     data, found = path.read_bytes(), []

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from appliance.errors import ModelError
+from appliance.sections import TrainSection
 from appliance.train.folders import new_file
 
 SEAL = "checkpoint.json"
@@ -31,6 +32,11 @@ class Rule:
     keep_last: int
     keep_adapters: int
     best: int | None
+
+    @classmethod
+    def of(cls, train: TrainSection, best: int | None) -> Rule:
+        """The run's rule. Rollouts that are ahead are sampled by an older version, which must not go under them."""
+        return cls(train.keep_last, train.keep_adapters + train.ahead if train.keep_adapters else 0, best)
 
 
 def seal(folder: Path) -> str:
@@ -62,7 +68,10 @@ def check(folder: Path) -> None:
 
 
 def prune(adapters: Path, newest: int, rule: Rule) -> list[Path]:
-    """Deletes what the rule does not keep and returns it. What a kill leaves half deleted goes the next time."""
+    """Deletes what the rule does not keep and returns it; to be called once the record names `newest`, not before.
+
+    What a kill leaves half deleted goes the next time.
+    """
     gone: list[Path] = []
     for folder in sorted(adapters.glob("v*"), key=_number):
         number = _number(folder)

@@ -137,12 +137,12 @@ class Trainer:
         sha256 = save_adapter(self.learner.policy, path)
         self.learner.save(path)
         seal(path)
-        t = self.config.train
-        prune(self.folder / "adapters", step, Rule(t.keep_last, t.keep_adapters, best_version(self.store, self.run_id)))
         metrics["step_time"] = metrics["train_seconds"] = time.monotonic() - started
         if self.config.train.tensorboard:
             write_tensorboard(self.folder / "tensorboard", step, metrics)
         self.store.close_step(self.run_id, step, metrics, (step, path, sha256))
+        best = best_version(self.store, self.run_id)
+        prune(self.folder / "adapters", step, Rule.of(self.config.train, best))
 
     def _learn(self, step: int, inputs: StepRows) -> dict[str, float]:
         """The updates of one step, and what they measured; none when nothing in it can teach."""

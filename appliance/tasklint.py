@@ -8,7 +8,8 @@
              null agent's makes it *forgeable*
     copier   leaves what a sibling's oracle left (same family): a full reward makes it *free*, as a fixed answer passes
 
-Everything runs in the sandboxes that rollouts use, so what the linter says holds there.
+Everything runs in the sandboxes that rollouts use, so what the linter says holds there; a task that brings a Dockerfile
+is probed in its own image, which is built where it is missing.
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ import anyio
 from anyio import to_thread
 
 from appliance.config import podman_home
-from appliance.errors import GraderError, HarnessError, HostError, RolloutError
+from appliance.errors import GraderError, HarnessError, HostError, PackError, RolloutError
 from appliance.freeze import freeze
 from appliance.grade import read_reward
 from appliance.sandbox import Limits, Mount, Outcome, Podman, SandboxSpec
+from appliance.taskimages import TaskImages, build_task_images
 from appliance.tasks import Pack, Task
 from appliance.workshop import Workshop
 
@@ -78,17 +80,33 @@ class Graded:
     seconds: float
 
 
-class Linter:
-    """Runs the probes of one pack. `async with` is Podman's; `lint` gives the findings of one task."""
+@dataclass(frozen=True, slots=True)
+class _Launch:
+    """One program in one sandbox."""
 
-    def __init__(self, podman: Podman, image: str, folder: Path, owner: str, pack: Pack) -> None:
-        self._podman, self._image, self._folder, self._owner = podman, image, folder, owner
-        self._pack = pack
+    part: str
+    argv: tuple[str, ...]
+    mounts: tuple[Mount, ...]
+    timeout_s: float
+
+
+class Linter:
+    """Runs the probes of one pack. `lint` gives the findings of one task, in its own image where it brings one."""
+
+    def __init__(self, podman: Podman, image: str, home: Path, owner: str, pack: Pack) -> None:
+        self._podman, self._image, self._home, self._owner, self._pack = podman, image, home, owner, pack
+        self._own: dict[str, TaskImages] = {}
+        self._building = anyio.Lock()
 
     async def lint(self, task: Task) -> Findings:
         """All probes of one task. HostError only where the host cannot hold a sandbox."""
         found = Findings(task.name)
         started = time.monotonic()
+        try:
+            await self._build(task)
+        except PackError as error:
+            found.problems["impossible"] = f"its image cannot be built: {error}"
+            return found
         await self._null_and_forger(task, found)
         if task.solution is None:
             found.problems["no_oracle"] = "it ships no solution/solve.sh, so nothing shows that it can be solved"
@@ -132,11 +150,20 @@ class Linter:
                 graded.append(await self._grade_where_used(task, shop))
         _note_difference(found, "the oracle's workspace", graded)
 
+    async def _build(self, task: Task) -> None:
+        """The image of a task that brings a Dockerfile, for its probes and its graders; one build at a time."""
+        async with self._building:
+            if task.dockerfile is not None and task.name not in self._own:
+                self._own[task.name] = await to_thread.run_sync(
+                    build_task_images, podman_home(self._home), task, (), lambda line: None
+                )
+
     async def _copier(self, task: Task, found: Findings) -> None:
         siblings = [t for t in self._pack.tasks if t.family == task.family and t.name != task.name and t.solution]
         if not siblings or found.oracle != 1.0:
             return
         sibling = next((t for t in siblings if t.name > task.name), siblings[0])
+        await self._build(sibling)
         async with self._workspace(sibling, "sibling") as theirs, self._workspace(task, "copier") as shop:
             if (await self._solve(sibling, theirs)).exit_code != 0:
                 return
@@ -148,7 +175,9 @@ class Linter:
     # ------------------------------------------------------------------ sandboxes
 
     def _workspace(self, task: Task, probe: str) -> _Shop:
-        return _Shop(self._podman, self._folder / f"{task.name}-{probe}", task)
+        own = self._own.get(task.name)
+        starts = [*([own.files] if own else []), *([task.environment_files] if task.environment_files.is_dir() else [])]
+        return _Shop(self._podman, self._home / "lint" / f"{task.name}-{probe}", starts)
 
     async def _solve(self, task: Task, shop: Workshop) -> Outcome:
         assert task.solution is not None
@@ -157,7 +186,7 @@ class Linter:
 
     async def _agent(self, task: Task, shop: Workshop, argv: tuple[str, ...], more: tuple[Mount, ...]) -> Outcome:
         mounts = (Mount(shop.workspace, "/workspace"), Mount(shop.home, "/home/agent"), *more)
-        return await self._run(shop, "agent", argv, mounts, task.agent_timeout_s)
+        return await self._run(task, shop, _Launch("agent", argv, mounts, task.agent_timeout_s))
 
     async def _grade(self, task: Task, shop: Workshop, turn: str) -> Graded:
         """In a fresh sandbox over the frozen workspace, as a rollout is graded."""
@@ -167,7 +196,8 @@ class Linter:
             return Graded(None, error.message, 0.0)
         verdict = await to_thread.run_sync(_fresh_verdict, shop, turn)
         mounts = _grading(task, shop, verdict)
-        ended = await self._run(shop, f"grade-{turn}", ("bash", "/tests/test.sh"), mounts, task.verifier_timeout_s)
+        launch = _Launch(f"grade-{turn}", ("bash", "/tests/test.sh"), mounts, task.verifier_timeout_s)
+        ended = await self._run(task, shop, launch)
         return _read(verdict, ended)
 
     async def _grade_where_used(self, task: Task, shop: Workshop) -> Graded:
@@ -176,23 +206,24 @@ class Linter:
         verdict = await to_thread.run_sync(_fresh_verdict, shop, "used")
         more = (Mount(task.solution.resolve(), "/solution", True), Mount(shop.home, "/home/agent"))
         both = ("bash", "-c", "bash /solution/solve.sh >/dev/null && bash /tests/test.sh")
-        ended = await self._run(
-            shop, "used", both, (*_grading(task, shop, verdict), *more), task.agent_timeout_s + task.verifier_timeout_s
-        )
+        limit_s = task.agent_timeout_s + task.verifier_timeout_s
+        ended = await self._run(task, shop, _Launch("used", both, (*_grading(task, shop, verdict), *more), limit_s))
         return _read(verdict, ended)
 
-    async def _run(
-        self, shop: Workshop, part: str, argv: tuple[str, ...], mounts: tuple[Mount, ...], timeout_s: float
-    ) -> Outcome:
+    async def _run(self, task: Task, shop: Workshop, launch: _Launch) -> Outcome:
+        own = self._own.get(task.name)
+        limits = Limits(
+            memory_bytes=MEMORY_BYTES, timeout_s=launch.timeout_s, disk_bytes=DISK_BYTES, num_files=NUM_FILES
+        )
         spec = SandboxSpec(
-            name=f"corral-{self._owner}-{shop.folder.name}-{part}"[:200],
-            image=self._image,
-            argv=argv,
+            name=f"corral-{self._owner}-{shop.folder.name}-{launch.part}"[:200],
+            image=own.base if own else self._image,
+            argv=launch.argv,
             workdir="/workspace",
-            env={"HOME": "/home/agent"} if part in ("agent", "used") else {},
-            mounts=mounts,
+            env={"HOME": "/home/agent"} if launch.part in ("agent", "used") else {},
+            mounts=launch.mounts,
             labels={"corral.owner": self._owner},
-            limits=Limits(memory_bytes=MEMORY_BYTES, timeout_s=timeout_s, disk_bytes=DISK_BYTES, num_files=NUM_FILES),
+            limits=limits,
         )
         return await self._podman.run(spec)
 
@@ -200,9 +231,9 @@ class Linter:
 class _Shop:
     """A workspace laid out for one probe, gone afterwards."""
 
-    def __init__(self, podman: Podman, folder: Path, task: Task) -> None:
+    def __init__(self, podman: Podman, folder: Path, starts: Sequence[Path]) -> None:
         self._shop = Workshop(folder, podman.traits, DISK_BYTES, NUM_FILES)
-        self._task = task
+        self._starts = starts
 
     async def __aenter__(self) -> Workshop:
         try:
@@ -217,7 +248,8 @@ class _Shop:
 
     def _lay_out(self) -> None:
         self._shop.make()
-        shutil.copytree(self._task.environment_files, self._shop.workspace, dirs_exist_ok=True)
+        for start in self._starts:
+            shutil.copytree(start, self._shop.workspace, dirs_exist_ok=True)
         self._shop.hand_over()
 
 
@@ -234,7 +266,7 @@ async def lint_pack(
         await to_thread.run_sync(_sweep, folder, podman)
         if not await podman.image_exists(image):
             raise HostError(f"the base image is missing ({image})", "build it: corral images build")
-        linter = Linter(podman, image, folder, owner, pack)
+        linter = Linter(podman, image, home, owner, pack)
 
         async def worker() -> None:
             for task in waiting:

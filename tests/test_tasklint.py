@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from appliance.cli import main
-from appliance.config import home
+from appliance.config import home, podman_home
+from appliance.images import remove_image
+from appliance.podmanconf import podman_environment
+from appliance.taskimages import task_images
+from appliance.tasks import load_pack
 
 SOUND = '[ "$(cat out.txt 2>/dev/null)" = "$(wc -l < in.txt)" ] && r=1 || r=0; echo $r > /logs/verifier/reward.txt\n'
 SOLVE = "cd /workspace && wc -l < in.txt > out.txt\n"
@@ -74,3 +79,32 @@ def test_reading_alone_names_every_malformed_task(tmp_path: Path, capsys: pytest
     assert main(["tasks", "lint", str(tmp_path)]) == 1
     shown = capsys.readouterr().out
     assert "empty" in shown and "no-tests" in shown and "1 tasks read, 2 with problems" in shown
+
+
+@pytest.mark.real
+def test_a_task_with_a_dockerfile_is_probed_in_its_own_image(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its solution and its grader need what only the image has; a Dockerfile that cannot be built says so."""
+    store = podman_home(home())
+    monkeypatch.setenv("CORRAL_PODMAN_HOME", str(store))
+    monkeypatch.setenv("CORRAL_HOME", str(tmp_path / "home"))
+    for parent in (tmp_path, *tmp_path.parents[:2]):
+        parent.chmod(0o755)
+    pack = tmp_path / "pack"
+    test = '[ "$(cat out.txt)" = "$(cat /etc/marker)" ] && r=1 || r=0; echo $r > /logs/verifier/reward.txt\n'
+    for name in ("own", "unbuilt"):
+        plant(pack, name, test, "cd /workspace && cat /etc/marker start.txt > /tmp/both && cat /etc/marker > out.txt\n")
+        shutil.rmtree(pack / name / "environment" / "files")
+    docker = "FROM corral-base\nRUN echo marked > /etc/marker && echo here > /workspace/start.txt\n"
+    (pack / "own" / "environment" / "Dockerfile").write_text(docker)
+    (pack / "unbuilt" / "environment" / "Dockerfile").write_text("FROM nobody/has-this:1\n")
+    try:
+        assert main(["tasks", "lint", str(pack), "--run", "--parallel", "2", "--json"]) == 1
+    finally:
+        images = task_images(store, load_pack(pack).task("own"), ())
+        remove_image(podman_environment(store), images.base)
+        shutil.rmtree(images.files, ignore_errors=True)
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert found["impossible"] == ["unbuilt"] and "needs an image registry" in found["reasons"]["unbuilt"]["impossible"]
+    assert (found["oracle_mean"], found["null_mean"]) == (1.0, 0.0) and "own" not in found["reasons"]

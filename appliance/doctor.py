@@ -28,7 +28,6 @@ NEEDED_MEMORY_BYTES = 6 << 30
 INSTALL = "run ./install.sh"
 
 
-
 def checks(home: Path, only: Collection[str] = ()) -> list[dict[str, Any]]:
     """[{name, ok, found, remedy}], in the order in which a failure matters; all of them, or `only` those named."""
     every: dict[str, Callable[[Path], Check]] = {

@@ -143,4 +143,3 @@ def leftovers(home: Path) -> Check:
     left = stale_scratch()
     found = f"{len(left)} scratch folders of processes that are gone" if left else "nothing"
     return not left, found, "corral doctor --fix"
-

@@ -26,12 +26,33 @@ class Place(Generic[T]):
 
     `key` is equal for a retry, streamed or not; `history` for a request that says the same, whatever its settings.
     `call` is the recorded call whose messages and answer are canonically the first `n` of the request's, or None.
+    `messages` are the request's, those that are recorded already by the objects that are kept.
     """
 
     key: bytes
     history: bytes
     call: T | None = None
     n: int = 0
+    messages: tuple[Message, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Conversation:
+    """What a recorded call said with its answer, and the digest of it all."""
+
+    tools: tuple[Tool, ...]
+    messages: tuple[Message, ...]
+    digest: bytes
+
+    def begins(self, request: Request) -> bool:
+        """Whether `request` begins so word for word.
+
+        The last message is the recorded answer, which comes back as an echo: it is compared in canonical form.
+        """
+        n, known, messages = len(self.messages), self.messages, request.messages
+        if n > len(messages) or self.tools != request.tools or known[:-1] != messages[: n - 1]:
+            return False
+        return known[-1].canonical() == messages[n - 1].canonical()
 
 
 class History(Generic[T]):
@@ -39,14 +60,16 @@ class History(Generic[T]):
 
     def __init__(self) -> None:
         self._calls: dict[bytes, list[tuple[Message, T]]] = {}
-        self._recent: list[tuple[tuple[Tool, ...], tuple[Message, ...], bytes]] = []
+        self._recent: list[_Conversation] = []
 
     def look(self, request: Request) -> Place[T]:
         """The longest recorded call that `request` continues, and the digests of what it says.
 
         Only calls with the same tools count: tools stand at the head of the prompt.
         """
-        start, digest = self._begins(request)
+        begun = self._begins(request)
+        start, digest = (len(begun.messages), begun.digest) if begun else (0, tools_digest(request.tools))
+        messages = begun.messages[:-1] + request.messages[start - 1 :] if begun else request.messages
         found, n = self._calls.get(digest) if start else None, start
         for i, message in enumerate(request.messages[start:], start + 1):
             digest = _digest(digest, message.canonical())
@@ -55,27 +78,27 @@ class History(Generic[T]):
                 found, n = calls, i
         key = _digest(digest, (request.wire, request.max_tokens, request.settings))
         if found is None:
-            return Place(key, digest)
-        return Place(key, digest, _echoed(found, request.messages[n - 1]), n)
+            return Place(key, digest, messages=messages)
+        return Place(key, digest, _echoed(found, request.messages[n - 1]), n, messages)
 
     def add(self, request: Request, history: bytes, answer: Message, call: T) -> None:
-        """Remember `call`; `history` is its place's. Several may read alike: see `_echoed`."""
+        """Remember `call`; `history` is its place's. Several may read alike: see `_echoed`.
+
+        A conversation that goes on is remembered by its newest call: earlier ones are found by digest.
+        """
         digest = _digest(history, answer.canonical())
         self._calls.setdefault(digest, []).append((answer, call))
-        self._recent.append((request.tools, (*request.messages, answer), digest))
-        del self._recent[:-_RECENT]
+        before = self._begins(request)
+        said = _Conversation(request.tools, (*request.messages, answer), digest)
+        self._recent = [*(known for known in self._recent if known is not before), said][-_RECENT:]
 
-    def _begins(self, request: Request) -> tuple[int, bytes]:
-        """(n, digest) of the longest recent conversation, n messages, that `request` begins with word for word.
-
-        The last message is the recorded answer, which comes back as an echo: it is compared in canonical form.
-        """
-        best: tuple[int, bytes] | None = None
-        for tools, messages, digest in reversed(self._recent):
-            n = len(messages)
-            if (best is None or n > best[0]) and tools == request.tools and _is_start(messages, request.messages):
-                best = n, digest
-        return best or (0, tools_digest(request.tools))
+    def _begins(self, request: Request) -> _Conversation | None:
+        """The longest recent conversation that `request` begins with."""
+        best: _Conversation | None = None
+        for known in reversed(self._recent):
+            if (best is None or len(known.messages) > len(best.messages)) and known.begins(request):
+                best = known
+        return best
 
 
 def _echoed(calls: Sequence[tuple[Message, T]], echo: Message) -> T:
@@ -86,13 +109,6 @@ def _echoed(calls: Sequence[tuple[Message, T]], echo: Message) -> T:
         return bool(ids) and ids == [call.id for call in echo.tool_calls], answer.reasoning == echo.reasoning
 
     return max(reversed(calls), key=lambda known: likeness(known[0]))[1]
-
-
-def _is_start(known: Sequence[Message], messages: Sequence[Message]) -> bool:
-    n = len(known)
-    if n > len(messages) or known[:-1] != messages[: n - 1]:
-        return False
-    return known[-1].canonical() == messages[n - 1].canonical()
 
 
 def request_key(request: Request) -> bytes:

@@ -142,6 +142,7 @@ class Proxy:
         if session is None or self._group is None:  # closed while the body was being read
             raise Refusal(401, "unknown session token", "invalid_api_key")
         place = session.history.look(request)
+        request = replace(request, messages=place.messages)  # what was said before is held once
         call = session.repeated(place, headers)
         if call is not None:
             return call

@@ -21,7 +21,9 @@ _PATTERNS = (
     (re.compile(r"(\w+://)[^/@\s'\"]+@"), rf"\1{HIDDEN}@"),
     # keys by the prefixes that their makers give them
     (
-        re.compile(r"\b(?:sk|pk|rk|hf|ghp|gho|ghs|github_pat|xox[abp]|glpat|npm|AIza|AKIA|pypi)[-_]?[A-Za-z0-9_-]{16,}"),
+        re.compile(
+            r"\b(?:sk|pk|rk|hf|ghp|gho|ghs|github_pat|xox[abp]|glpat|npm|AIza|AKIA|pypi)[-_]?[A-Za-z0-9_-]{16,}"
+        ),
         HIDDEN,
     ),
     # NAME=value, "name": "value", --name value, for names that say what they hold

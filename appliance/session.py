@@ -262,6 +262,7 @@ class Session:
             return  # retention took its bodies, and with them what it could be known by
         request = WIRES[recorded.wire].parse_request(recorded.request_bytes)
         place = self.history.look(request)
+        request = replace(request, messages=place.messages)
         lineage = from_text(recorded.lineage)
         call = LiveCall(
             f"{self.rollout_id}x{recorded.sequence}", key=place.key, history=place.history,

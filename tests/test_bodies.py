@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,42 @@ def test_a_growing_conversation_stores_each_turn_about_once(tmp_path: Path) -> N
     assert sum(stored(store)) < 1.2 * plain < sum(map(len, flat)) / 20
     assert [call.request_bytes for call in store.calls(1)] == flat
     assert store.conversations(1) == [body[:-1] for body in flat]
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 3000), st.binary(max_size=200), st.binary(max_size=60)), max_size=8))
+def test_every_byte_comes_back_wherever_a_call_parts_from_those_before(edits: list[tuple[int, bytes, bytes]]) -> None:
+    with tempfile.TemporaryDirectory() as home:
+        store, body, told = a_store(Path(home)), random.Random(0).randbytes(2000), b"told"
+        expected: list[tuple[bytes, bytes, bytes]] = []
+        for n, (cut, new, response) in enumerate(edits):
+            body, told = body[:cut] + new, told[: cut // 2] + new
+            store.add_call(1, CallDraft(n, "chat", body, response, told, None, "stop", 1.0, 2.0))
+            expected.append((body, response, told))
+        found = zip(store.calls(1), store.conversations(1), strict=True)
+        assert [(call.request_bytes, call.response_bytes, said) for call, said in found] == expected
+        store.close()
+
+
+def test_damage_in_what_is_new_never_gives_another_byte(tmp_path: Path) -> None:
+    store, draw = a_store(tmp_path), random.Random(0)
+    turns = [text(draw, 300)]
+    for n in range(2):
+        store.add_call(1, draft(n, request(turns)))
+        turns.append("more")
+    whole = store.rows("SELECT data FROM bodies WHERE call_id=2")[0]["data"]
+    expected, num_found = store.calls(1)[1].request_bytes, 0
+    assert whole[0] == 1, "kept as what is new"
+    for place in range(len(whole)):
+        with store.write() as db:
+            damaged = whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :]
+            db.execute("UPDATE bodies SET data=? WHERE call_id=2", (damaged,))
+        try:
+            assert store.calls(1)[1].request_bytes == expected  # a bit of the frame's head that says nothing
+        except StoreError as error:
+            assert "call 2: its bodies are damaged" in error.message
+            num_found += 1
+    assert num_found > 0.9 * len(whole)
 
 
 def test_a_second_rollout_of_a_harness_stores_only_what_its_first_call_adds(tmp_path: Path) -> None:

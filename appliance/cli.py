@@ -24,6 +24,7 @@ from appliance.commands import (
     proxy,
     run,
     sandboxes,
+    service,
     tasks,
     tree,
     trees,
@@ -83,6 +84,7 @@ def build_parser() -> argparse.ArgumentParser:
         proxy,
         evaluate,
         bundle,
+        service,
     ):
         group.add(commands)
     return parser

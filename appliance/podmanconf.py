@@ -197,7 +197,8 @@ def podman_environment(home: Path) -> dict[str, str]:
     except OSError as error:
         remedy = "check the folder's owner and free space"
         raise HostError(f"cannot write Podman's settings: {error}", remedy) from error
-    foreign = ("CONTAINERS_", "CONTAINER_", "STORAGE_")  # would redirect our Podman to the user's
+    # would redirect our Podman to the user's, or let a sandbox speak to the systemd that started us
+    foreign = ("CONTAINERS_", "CONTAINER_", "STORAGE_", "NOTIFY_SOCKET", "WATCHDOG_")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
     return kept | {
         "CONTAINERS_CONF": str(places.settings / "containers.conf"),

@@ -6,9 +6,12 @@ those under way to end and be recorded. A clock that jumps makes times on the re
 
 from __future__ import annotations
 
+import os
 import shutil
+import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import anyio
@@ -35,6 +38,7 @@ async def watch(
     async with anyio.create_task_group() as group:
         group.start_soon(watch_disk, disks(home), rule.min_free_gib, drain)
         group.start_soon(watch_clock, jumped)
+        group.start_soon(tell_alive, os.environ)
 
 
 def disks(home: Path) -> list[Path]:
@@ -77,3 +81,22 @@ async def watch_clock(
             way = "forwards" if jump > 0 else "backwards"
             on_jump(f"the clock jumped {abs(jump):.0f} s {way}; times on the record differ by so much from here on")
             offset += jump
+
+
+async def tell_alive(environment: Mapping[str, str]) -> None:
+    """Tells a systemd that started us that we are ready, then that the event loop turns; returns without one."""
+    address = environment.get("NOTIFY_SOCKET", "")
+    if not address:
+        return
+    _notify(address, "READY=1")
+    every_s = int(environment.get("WATCHDOG_USEC") or 0) / 1e6 / 3
+    while every_s:
+        _notify(address, "WATCHDOG=1")
+        await anyio.sleep(every_s)
+
+
+def _notify(address: str, message: str) -> None:
+    """One datagram; systemd's absence is no reason to fail."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as out, suppress(OSError):
+        out.setblocking(False)
+        out.sendto(message.encode(), "\0" + address[1:] if address.startswith("@") else address)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -104,6 +103,7 @@ def _logprob_entries(choice: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _finite(values: list[Any]) -> Logprobs:
     """float32; the engine writes -9999 where it has no number."""
-    if not all(isinstance(v, int | float) and math.isfinite(v) and v > -9999.0 for v in values):
+    numbers = np.asarray(values, np.float64) if set(map(type, values)) <= {int, float} else np.full(1, np.nan)
+    if not (np.isfinite(numbers) & (numbers > -9999.0)).all():
         raise EngineError("bad_answer", "a logprob is missing or not finite")
-    return np.asarray(values, dtype=np.float32)
+    return numbers.astype(np.float32)

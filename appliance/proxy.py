@@ -209,7 +209,7 @@ class Proxy:
             call_id, delivered = await to_thread.run_sync(
                 self._commit, session, call, answer, sample, started_at, limiter=self._writer
             )
-        session.note(call, answer, Recorded(call_id, sample, delivered, call.lineage))
+        session.note(call, answer, sample, Recorded(call_id, delivered, call.lineage))
         if delivered and not call.num_waiting:
             self.note_delivery(call, False)
 

@@ -7,7 +7,6 @@ refused at start. What it serves is policy version 0.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
@@ -178,6 +177,7 @@ class RemoteEngine:
 
 def _finite(values: Sequence[Any]) -> Logprobs:
     """float32; vLLM writes -9999 where it has no number."""
-    if not all(isinstance(v, int | float) and math.isfinite(v) and v > -9999.0 for v in values):
+    numbers = np.asarray(values, np.float64) if set(map(type, values)) <= {int, float} else np.full(1, np.nan)
+    if not (np.isfinite(numbers) & (numbers > -9999.0)).all():
         raise EngineError("bad_answer", "a logprob is missing or not finite")
-    return np.asarray(values, dtype=np.float32)
+    return numbers.astype(np.float32)

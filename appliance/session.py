@@ -94,30 +94,36 @@ class Settled:
 
 
 @dataclass(eq=False, slots=True)
+class Line:
+    """The ids of calls that continue each other, held once: prompt and answer of the newest of them."""
+
+    ids: TokenIds
+
+
+@dataclass(eq=False, slots=True)
 class Recorded:
-    """A committed call. `arrived`: some client got the whole answer. `delivered`: what the record says."""
+    """A committed call. `arrived`: some client got the whole answer. `delivered`: what the record says.
+
+    Its ids are the first `num_prompt` and `num_ids` of `line`; a teacher's call has no line.
+    """
 
     call_id: int
-    sample: Sample | None
     delivered: bool
     lineage: Lineage
     arrived: bool = False
-    parent: Recorded | None = None
+    line: Line | None = None
+    num_prompt: int = 0
+    num_ids: int = 0
 
-    def give_up_ids(self, later: TokenIds) -> None:
-        """Keep the ids of this call, and of those it continues, as parts of `later`, a prompt that begins with them."""
-        if self.sample is None:
-            return
-        before = self.sample.prompt_ids
-        cut, end = len(before), len(before) + len(self.sample.sampled_ids)
-        same = np.array_equal(later[:cut], before) and np.array_equal(later[cut:end], self.sample.sampled_ids)
-        call: Recorded | None = self if same else None
-        while call is not None and call.sample is not None:
-            if call is not self and call.sample.prompt_ids.base is not before:
-                return  # it has gone over to another continuation already
-            cut, end = len(call.sample.prompt_ids), len(call.sample.prompt_ids) + len(call.sample.sampled_ids)
-            call.sample = replace(call.sample, prompt_ids=later[:cut], sampled_ids=later[cut:end])
-            call = call.parent
+    def hold(self, sample: Sample, parent: Recorded | None) -> None:
+        """Take over `parent`'s line where this call continues the newest of it, else begin one."""
+        ids = np.concatenate([sample.prompt_ids, sample.sampled_ids])
+        self.num_prompt, self.num_ids = len(sample.prompt_ids), len(ids)
+        line = parent.line if parent is not None else None
+        if line is not None and np.array_equal(line.ids, ids[: len(line.ids)]):
+            line.ids, self.line = ids, line
+        else:
+            self.line = Line(ids)
 
 
 @dataclass(eq=False, slots=True)
@@ -229,18 +235,18 @@ class Session:
         renderer = self.answerer.renderer
         if renderer is None:
             return None
-        sample = place.call.sample if place.call is not None and self.answerer.grafts else None
+        known = place.call if self.answerer.grafts else None
         try:
-            if sample is not None:
-                new = request.messages[place.n :]
-                return renderer.graft(sample.prompt_ids, sample.sampled_ids, new, request.tools)
+            if known is not None and known.line is not None:
+                ids, cut = known.line.ids[: known.num_ids], known.num_prompt
+                return renderer.graft(ids[:cut], ids[cut:], request.messages[place.n :], request.tools)
             if len(request.raw) < _THREAD_BYTES:
                 return renderer.render(request.messages, request.tools)
             return await to_thread.run_sync(renderer.render, request.messages, request.tools)
         except ModelError as e:
             raise Refusal(400, e.message, "invalid_request") from e
 
-    def note(self, call: LiveCall, answer: Answer, recorded: Recorded) -> None:
+    def note(self, call: LiveCall, answer: Answer, sample: Sample | None, recorded: Recorded) -> None:
         """The call is on the record: from now on its answer may be seen, continued and repeated."""
         assert call.request is not None
         call.recorded, call.answer = recorded, answer
@@ -249,11 +255,11 @@ class Session:
         self.num_calls += 1
         if call.lineage.kind is CallKind.MAIN:
             self.is_cut = str(answer.stop_reason) == "length"
-        self.num_sampled_tokens += answer.num_sampled_tokens if recorded.sample is not None else 0
+        if sample is not None:
+            self.num_sampled_tokens += answer.num_sampled_tokens
+            if self.answerer.grafts:
+                recorded.hold(sample, call.parent)
         self.errors.pop(call.key, None)  # the harness's retry made good what had failed
-        recorded.parent = call.parent
-        if call.parent is not None and recorded.sample is not None:
-            call.parent.give_up_ids(recorded.sample.prompt_ids)
         call.request = call.prompt_ids = call.parent = None  # the record has them
 
     def restore(self, recorded: Call, message: Message) -> None:
@@ -266,14 +272,14 @@ class Session:
         lineage = from_text(recorded.lineage)
         call = LiveCall(
             f"{self.rollout_id}x{recorded.sequence}", key=place.key, history=place.history,
-            sequence=recorded.sequence, request=request, lineage=lineage,
+            sequence=recorded.sequence, request=request, lineage=lineage, parent=place.call,
         )  # fmt: skip
         self.calls[call.key] = self.said[call.history] = call
         self.family.mark(request, lineage.headers, lineage)
         sample = recorded.sample
         sizes = (len(sample.prompt_ids), len(sample.sampled_ids)) if sample is not None else (0, 0)
         answer = Answer(message, recorded.stop_reason, *sizes)
-        self.note(call, answer, Recorded(recorded.id, sample, recorded.delivered, lineage, recorded.delivered))
+        self.note(call, answer, sample, Recorded(recorded.id, recorded.delivered, lineage, recorded.delivered))
         call.done.set()
         self.num_taken = max(self.num_taken, recorded.sequence + 1)
 

@@ -17,10 +17,9 @@ from typing import Protocol
 
 import anyio
 import uvicorn
-from starlette.applications import Starlette
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from starlette.routing import Route, Router
 from starlette.types import Receive, Scope, Send
 
 from appliance.errors import HostError
@@ -83,7 +82,7 @@ class WebLimits:
     keep_alive_s: float = 5.0
 
 
-def build_app(desk: Desk, limits: WebLimits) -> Starlette:
+def build_app(desk: Desk, limits: WebLimits) -> Router:
     """Every path a harness is known to ask for, with the rollout's token in the path or as API key."""
     pages = _Pages(desk, limits)
     routes: list[Route] = []
@@ -106,7 +105,7 @@ def build_app(desk: Desk, limits: WebLimits) -> Starlette:
         Route("/s/{token}/", pages.hello, methods=["GET"]),
         Route("/s/{token}/{rest:path}", pages.nothing, methods=["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]),
     ]
-    return Starlette(routes=routes)
+    return Router(routes)
 
 
 class _Pages:
@@ -340,7 +339,7 @@ class _Server(uvicorn.Server):
 
 
 @asynccontextmanager
-async def serving(app: Starlette, sockets: Sequence[socket.socket]) -> AsyncIterator[None]:
+async def serving(app: Router, sockets: Sequence[socket.socket]) -> AsyncIterator[None]:
     """Serves `app` on bound sockets until the block ends; connections still open then are cut after two seconds."""
     # At "warning" it tells whoever tries a websocket, as codex does first, to install a library.
     config = uvicorn.Config(

@@ -607,7 +607,8 @@ async def test_a_long_conversation_holds_its_ids_once(tmp_path: Path) -> None:
             result = {"role": "tool", "tool_call_id": said["tool_calls"][0]["id"], "content": f"result {turn}"}
             messages += [said, result]
         calls = [call.recorded for call in at.proxy._sessions["tok"].calls.values()]
-        newest = calls[-1].sample.prompt_ids
+        assert len({id(recorded.line) for recorded in calls}) == 1
         for recorded, fed in zip(calls, at.engine.fed, strict=True):
-            assert recorded.sample.prompt_ids.tolist() == fed.tolist()
-            assert recorded is calls[-1] or recorded.sample.prompt_ids.base is newest
+            said = spelled(SAY_LS)
+            assert recorded.line.ids[: recorded.num_ids].tolist() == [*fed, *said]
+            assert recorded.num_prompt == len(fed)

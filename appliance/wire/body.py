@@ -37,7 +37,8 @@ def load_object(body: bytes) -> JsonObject:
         raise ValueError("body: a number has too many digits") from e
     if not isinstance(value, dict):
         raise ValueError(f"body: expected an object, got {kind_of(value)}")
-    if depth_exceeds(value, _MAX_DEPTH):
+    opened = body.count(b"{") + body.count(b"[")  # as deep as this at most, and mostly far from it
+    if opened > _MAX_DEPTH and depth_exceeds(value, _MAX_DEPTH):
         raise ValueError(f"body: nested deeper than {_MAX_DEPTH}")
     if _SURROGATE_ESCAPE.search(body):
         value = _scrub(value)
@@ -47,17 +48,12 @@ def load_object(body: bytes) -> JsonObject:
 
 def depth_exceeds(value: object, limit: int) -> bool:
     """Whether `value` nests deeper than `limit`; walks breadth-first so that it cannot overflow itself."""
-    level: list[object] = [value]
-    for _ in range(limit + 1):
-        below: list[object] = []
-        for item in level:
-            if isinstance(item, dict):
-                below.extend(v for v in item.values() if isinstance(v, dict | list))
-            elif isinstance(item, list):
-                below.extend(v for v in item if isinstance(v, dict | list))
-        if not below:
+    level: list[Collection[object]] = [[value]]
+    for _ in range(limit + 2):
+        items = (item.values() if type(item) is dict else item for item in level)
+        level = [v for inside in items for v in inside if type(v) is dict or type(v) is list]
+        if not level:
             return False
-        level = below
     return True
 
 

@@ -86,7 +86,8 @@ def _safe(store: Store, found: Findings, sql: str, *arguments: object) -> list[A
     try:
         return store.rows(sql, *arguments)
     except StoreError as error:
-        found.fail("file", error.message)
+        if error.message not in found.broken["file"]:  # each table that lies in the damage says the same
+            found.fail("file", error.message)
         return []
 
 
@@ -104,7 +105,8 @@ def _file(store: Store, found: Findings) -> None:
     found.count("file")
     for row in _safe(store, found, "PRAGMA integrity_check"):
         if row[0] != "ok":
-            found.fail("file", str(row[0]))
+            for line in str(row[0]).splitlines():
+                found.fail("file", line)
     for row in _safe(store, found, "PRAGMA foreign_key_check"):
         found.fail("file", f"{row[0]} row {row[1]}: what it refers to in {row[2]} is missing")
 
@@ -285,13 +287,19 @@ def _vocabulary(folder: Path) -> int | None:
         return None
 
 
+def _why_unchecked(found: Findings, name: str) -> str:
+    if name == NAMES[-1]:
+        return "a record holds no trace of it"
+    return "nothing of it could be read" if found.broken["file"] else "nothing to check"
+
+
 def check_text(found: Findings) -> str:
     """The findings for a terminal."""
     lines = []
     for name in NAMES:
         broken = found.broken[name]
         mark = "✗" if broken else ("✓" if found.checked[name] else "–")
-        number = f"{found.checked[name]} checked" if found.checked[name] else "a record holds no trace of it"
+        number = f"{found.checked[name]} checked" if found.checked[name] else _why_unchecked(found, name)
         lines.append(f"{mark} {name:<5} {number}" + (f", {len(broken)} broken" if broken else ""))
         lines += [f"    {what}" for what in broken[:20]]
         if len(broken) > 20:

@@ -28,8 +28,11 @@ def prune(store: Store, run_id: str, what: Literal["bodies", "all"]) -> dict[str
     """Takes the raw bodies, or everything, of one ended run out of the record; StoreError while it may go on."""
     run = store.run(run_id)
     holder = supervisor_of(store.path.parent) or {}
-    if run.state not in ENDED or holder.get("run") == run.id:
-        raise StoreError(f"run {run.id} is {run.state}; only what has ended is pruned", "stop it first: `corral stop`")
+    # Without a supervisor a run that was only created, as `corral rollout` leaves one, has nobody who could end it.
+    idle = run.state is RunState.CREATED and not holder
+    if holder.get("run") == run.id or not (run.state in ENDED or idle):
+        end = "`corral stop`" if holder else f"`corral resume {run.id}`, then `corral stop`"
+        raise StoreError(f"run {run.id} is {run.state}; only what has ended is pruned", f"end it first: {end}")
     store.rows("PRAGMA foreign_keys=OFF")  # parents and children go together; checking each would read every table
     try:
         found = _bodies(store, run) if what == "bodies" else _all(store, run)

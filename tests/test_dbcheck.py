@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from appliance.cli import main
-from appliance.dbcheck import check
+from appliance.dbcheck import Findings, check, check_text
 from appliance.errors import StoreError
 from appliance.store import CallDraft, Store
 from appliance.types import Purpose, Reward, RolloutPlan, RunState, Sample, StopReason
@@ -122,6 +122,14 @@ def test_a_record_cut_by_a_power_failure_is_read_as_far_as_it_goes(store: Store)
     found = check(cut)
     assert found.broken["file"] and cut.rollouts("r1")[0].reward == 1.0
     cut.close()
+
+
+def test_a_file_that_gives_no_rows_is_told_from_one_that_has_none(store: Store, tmp_path: Path) -> None:
+    damaged = Findings()
+    damaged.fail("file", "malformed")
+    assert "I4    nothing of it could be read" in check_text(damaged)
+    told = check_text(check(Store.open(tmp_path / "new.db")))
+    assert "I4    nothing to check" in told and "I10   a record holds no trace of it" in told
 
 
 def test_a_journal_cut_in_the_middle_loses_only_the_newest_transactions(store: Store, tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ def test_a_new_run_takes_the_lessons_that_its_configuration_names(store: Store, 
     run_id = create(home, RunConfig(coldstart={"imports": (str(tmp_path / "m.jsonl"),)}))
     with reading(home) as made:
         (lesson,) = made.rollouts(run_id, Purpose.TEACH)
-        assert lesson.reward == 1.0 and lesson.plan.task == "imported/m"
+        assert lesson.reward == 1.0 and lesson.plan.task.startswith("imported/m/")
     (tmp_path / "bad.jsonl").write_text("{}")
     with pytest.raises(ExportError, match="no list `messages`"):
         create(home, RunConfig(coldstart={"imports": (str(tmp_path / "bad.jsonl"),)}))
@@ -143,6 +143,23 @@ def test_what_cannot_be_read_is_named_and_changes_nothing(store: Store, tmp_path
     assert store.rollouts("r2") == []
 
 
+def test_a_conversation_comes_in_once_and_another_file_of_the_same_name_is_not_mistaken_for_it(
+    store: Store, tmp_path: Path
+) -> None:
+    def lesson(folder: str, *answers: str) -> Path:
+        said = [[{"role": "user", "content": "go"}, {"role": "assistant", "content": a}] for a in answers]
+        path = tmp_path / folder / "lessons.jsonl"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("\n".join(json.dumps({"messages": messages}) for messages in said))
+        return path
+
+    store.create_run("r2", "later", RunConfig().model_dump(mode="json"), 0, "test")
+    assert len(bring_in(store, "r2", lesson("a", "one", "one", "two"), "pi")) == 3
+    assert bring_in(store, "r2", lesson("a", "two", "one", "one"), "pi") == []
+    assert len(bring_in(store, "r2", lesson("b", "one", "three"), "pi")) == 1
+    assert len(store.rollouts("r2")) == 4
+
+
 def test_a_run_that_has_its_policy_takes_no_lessons(store: Store, tmp_path: Path) -> None:
     export(store, "r1", "messages", tmp_path / "m.jsonl", rollout=3)
     store.move_run("r1", RunState.DONE)
@@ -167,6 +184,8 @@ def test_the_commands_refuse_a_target_that_is_there_and_say_what_they_made(
     store.create_run("r2", "later", RunConfig().model_dump(mode="json"), 0, "test")
     assert main(["import", str(target), "--run", "r2"]) == 0
     assert "4 conversations came in as lessons" in capsys.readouterr().out
+    assert main(["import", str(target), "--run", "r2"]) == 0
+    assert "nothing new" in capsys.readouterr().out
 
 
 def test_a_disk_that_fills_up_leaves_no_half_export(

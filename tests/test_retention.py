@@ -65,10 +65,19 @@ def test_a_whole_run_goes_and_nothing_else(store: Store) -> None:
 
 def test_a_run_that_may_go_on_is_not_pruned(store: Store) -> None:
     a_run(store, "live", RunState.RUNNING)
-    with pytest.raises(StoreError, match="only what has ended is pruned"):
+    with pytest.raises(StoreError, match="only what has ended is pruned") as refused:
         prune(store, "live", "bodies")
+    assert "corral resume live" in refused.value.remedy  # `corral stop` alone would find nobody to stop
     with lock(store.path.parent, "old"), pytest.raises(StoreError, match="only what has ended"):
         prune(store, "old", "bodies")
+
+
+def test_a_run_that_was_only_created_is_pruned_when_nobody_works(store: Store) -> None:
+    store.create_run("tried", "demo", {}, 0, "test")
+    with lock(store.path.parent, "new"), pytest.raises(StoreError, match="tried is created"):
+        prune(store, "tried", "all")
+    assert prune(store, "tried", "all")["calls"] == 0
+    assert {run.id for run in store.runs()} == {"old", "new"}
 
 
 def test_the_rule_of_the_configuration_prunes_by_age(store: Store) -> None:

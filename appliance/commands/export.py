@@ -62,4 +62,6 @@ def _import(arguments: argparse.Namespace) -> None:
         found = bring_in(store, arguments.run, arguments.file, arguments.harness)
         run = store.run(arguments.run).id
     text = f"run {run}: {len(found)} conversations came in as lessons; they have no token ids"
+    if not found:
+        text = f"run {run}: nothing new: every conversation of {arguments.file} was imported before"
     show(arguments, {"run": run, "rollouts": found}, text)

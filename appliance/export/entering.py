@@ -5,8 +5,10 @@ Each becomes a rollout of purpose `teach` with one call of wire `imported`: text
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,7 +27,8 @@ MAX_BYTES = 256 * 2**20
 def bring_in(store: Store, run_id: str, source: Path, harness: str) -> list[int]:
     """Adds every conversation of a file, all or none; returns the numbers of the new rollouts. Reward 1: a lesson.
 
-    `harness` is whose lessons they are where the file does not say. Raises ExportError for what cannot be read.
+    `harness` is whose lessons they are where the file does not say. A conversation is known again by its file's name
+    and its content, so a file that grew brings in what is new. Raises ExportError for what cannot be read.
     """
     run = store.run(run_id)
     if run.state is RunState.DONE or store.versions(run.id):
@@ -33,14 +36,16 @@ def bring_in(store: Store, run_id: str, source: Path, harness: str) -> list[int]
     found = list(read(source))
     if not found:
         raise ExportError(f"{source}: holds no conversation", "import an ATIF trajectory or JSONL of OpenAI messages")
-    task = f"imported/{source.stem}"
-    names = [name or harness for name, _, _ in found]
-    plans = [RolloutPlan(run.id, Purpose.TEACH, 0, name, task, n) for n, name in enumerate(names)]
+    bodies = [neutral_json(Request("imported", "", said[:-1], tools), said[-1]) for _, said, tools in found]
+    plans, seen = [], Counter[tuple[str, str]]()
+    for (name, _, _), body in zip(found, bodies, strict=True):
+        lesson = (name or harness, f"imported/{source.stem}/{hashlib.sha256(body).hexdigest()[:12]}")
+        plans.append(RolloutPlan(run.id, Purpose.TEACH, 0, *lesson, seen[lesson]))
+        seen[lesson] += 1
     rollouts = store.plan(plans)
-    new = [(r, c) for r, c in zip(rollouts, found, strict=True) if r.reward is None]
-    for rollout, (_, said, tools) in new:
+    new = [(r, body) for r, body in zip(rollouts, bodies, strict=True) if r.reward is None]
+    for rollout, body in new:
         store.begin(rollout.id, 0)
-        body = neutral_json(Request("imported", "", said[:-1], tools), said[-1])
         now = time.time()
         store.add_call(rollout.id, CallDraft(0, "imported", body, b"{}", body, None, "stop", now, now))
         store.grade(rollout.id, Reward(1.0), f"imported from {source.name}", {})

@@ -1,4 +1,7 @@
-"""Files that appear whole or not at all, and never over something that is there."""
+"""Files and folders that appear whole or not at all: written beside their place, then put into it.
+
+`written` never takes the place of something that is there; `new_file` and `new_folder` do, and are synced before.
+"""
 
 from __future__ import annotations
 
@@ -43,3 +46,45 @@ def written(target: Path, is_folder: bool = False) -> Iterator[Path]:
     finally:
         if holder is not None:
             shutil.rmtree(holder, ignore_errors=True)
+
+
+@contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """Yields a temporary sibling to fill; on leaving without an error it becomes `folder`, replacing what was there."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        temporary.chmod(0o755)
+        yield temporary
+        for path in temporary.iterdir():
+            _sync(path)
+        _sync(temporary)
+        if folder.exists():  # a directory cannot be renamed over a full one: the old one steps aside first
+            folder.rename(temporary.with_name(temporary.name + ".old"))
+        temporary.rename(folder)
+        _sync(folder.parent)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+        shutil.rmtree(temporary.with_name(temporary.name + ".old"), ignore_errors=True)
+
+
+@contextmanager
+def new_file(path: Path) -> Iterator[Path]:
+    """Yields a temporary sibling to write; on leaving without an error it becomes `path`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        yield temporary
+        _sync(temporary)
+        temporary.replace(path)
+        _sync(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

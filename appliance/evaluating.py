@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from appliance.atomic import new_file
 from appliance.config import RunConfig, from_record, resolve
 from appliance.errors import ApplianceError
 from appliance.intervals import Estimate, mean_reward, paired_gain, pass_at_1, pass_at_k, pass_hat_k
@@ -314,8 +315,7 @@ def write_all(folder: Path, name: str, found: Mapping[str, Any], markdown: str, 
     written = []
     for suffix, text in (("json", json.dumps(found, indent=1) + "\n"), ("md", markdown), ("svg", picture)):
         path = folder / f"{name}.{suffix}"
-        draft = path.with_suffix(f".{suffix}.part")
-        draft.write_text(text, encoding="utf-8")
-        draft.replace(path)
+        with new_file(path) as draft:
+            draft.write_text(text, encoding="utf-8")
         written.append(path)
     return written

@@ -6,13 +6,13 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from appliance.atomic import new_file
 from appliance.picture import curve_svg, sparkline
 from appliance.report import HarnessResult, harness_result
 from appliance.store import Store
@@ -137,7 +137,6 @@ def _percent(value: float | None) -> str:
 
 
 def _replace(path: Path, text: str) -> Path:
-    draft = path.with_suffix(path.suffix + ".part")
-    draft.write_text(text, encoding="utf-8")
-    os.replace(draft, path)
+    with new_file(path) as draft:
+        draft.write_text(text, encoding="utf-8")
     return path

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from appliance.atomic import new_file
 from appliance.errors import HostError
 from appliance.harness import Harness
 from appliance.images import SUITES, base_ref, image_ref, node_ref
@@ -81,12 +82,8 @@ def save(home: Path, chosen: Mapping[str, Harness], file: Path) -> list[str]:
     there = {image.ref for image in stored(home, chosen.values())}
     if missing := [ref for ref in refs if ref not in there]:
         raise HostError(f"not built: {', '.join(missing)}", f"corral images build {' '.join(chosen)}")
-    draft = file.with_name(f".{file.name}.part")
-    try:
+    with new_file(file) as draft:
         _podman(home, "save", "--quiet", "--multi-image-archive", f"--output={draft}", *refs)
-        draft.replace(file)
-    finally:
-        draft.unlink(missing_ok=True)
     return refs
 
 

@@ -12,6 +12,8 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
+from appliance.atomic import new_file
+
 DAY_S = 86_400.0
 SCRATCH = {"corral-engine-*": 3600.0, "corral-trainer-*": 3600.0, "corral-probe-*": DAY_S}
 SCRATCH |= {"corral-build-*": DAY_S, "corral-base-*": DAY_S, "corral-host-*": DAY_S}
@@ -64,9 +66,8 @@ def cut_log(path: Path) -> bool:
             log.seek(size - LOG_KEPT_BYTES)
             log.readline()
             kept = log.read()
-        draft = path.with_name(f".{path.name}.part")
-        draft.write_bytes(b"(earlier lines were cut)\n" + kept)
-        os.replace(draft, path)
+        with new_file(path) as draft:
+            draft.write_bytes(b"(earlier lines were cut)\n" + kept)
     except OSError:
         return False  # a log is never worth a run
     return True

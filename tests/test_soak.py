@@ -1,0 +1,43 @@
+"""The soak's short forms: a few random kills, and whether what it counts would show a loss."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from soak.chaos import Chaos, drill, is_clean
+
+from appliance.store import Store
+from appliance.types import Purpose, Reward, RolloutPlan
+
+KEYS = {"kills", "by_process", "calls_lost", "graded_twice", "left_behind", "replay_identical"}
+
+
+def test_a_grade_that_is_made_again_is_counted(tmp_path: Path) -> None:
+    store = Store.open(tmp_path / "record.db")
+    store.create_run("r", "r", {}, 0, "")
+    first, second = store.plan([RolloutPlan("r", Purpose.SINGLE, 0, "h", task, 0) for task in "ab"])
+    for rollout in (first, second):
+        store.begin(rollout.id, 0)
+        store.grade(rollout.id, Reward(1.0), "", {})
+    chaos = Chaos(tmp_path, "scripted", 0)
+    chaos.note()
+    assert chaos.graded == {first.id: (1, 1.0), second.id: (1, 1.0)} and not chaos.repeated
+    with store.write() as db:
+        db.execute("UPDATE rollouts SET attempt=2 WHERE id=?", (first.id,))
+    chaos.note()
+    assert chaos.repeated == {first.id}
+    store.close()
+
+
+@pytest.mark.real
+@pytest.mark.slow
+def test_I8_random_kills_lose_repeat_and_leave_nothing(tmp_path: Path) -> None:
+    """Eight kills over supervisor, Podman service and monitors; `python tests/soak/chaos.py` is the long form."""
+    for parent in (tmp_path, *tmp_path.parents[:2]):
+        parent.chmod(0o755)
+    found = drill(tmp_path / "soak", "scripted", kills=8, seed=0)
+    assert found.keys() >= KEYS and found["kills"] == 8
+    assert is_clean(found), found
+    assert set(found["rollouts"]) == {"graded"}, found
+    assert (tmp_path / "soak" / "chaos.json").exists()

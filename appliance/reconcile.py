@@ -22,7 +22,7 @@ from appliance.sandbox import Podman
 
 
 def sandboxes(home: Path) -> list[dict[str, Any]]:
-    """[{name, state, image, run, rollout, owner, created_at}], the oldest first; owner: `alive` or `gone`."""
+    """[{name, state, image, run, rollout, owner, created_at, pid}], the oldest first; owner: `alive` or `gone`."""
     command = ["podman", "ps", "--all", "--filter", f"label={OWNER_LABEL}=1", "--format", "json"]
     shown = _podman(home, command)
     found = []
@@ -37,6 +37,7 @@ def sandboxes(home: Path) -> list[dict[str, Any]]:
                 "rollout": labels.get("corral.rollout") or _rollout_of(labels),
                 "owner": "alive" if is_alive(labels.get(MAKER_LABEL, "")) else "gone",
                 "created_at": entry["Created"],
+                "pid": entry.get("Pid", 0),
             }
         )
     return sorted(found, key=lambda row: row["created_at"])

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import sqlite3
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from textual.pilot import Pilot
+from tui_drive import ahead, drive, looking, press, session, shown
 from tui_record import SYSTEM, TASK, Builder, a_busy_record
 
 from appliance.types import Message, Purpose, RolloutState, RunState, ToolCall
@@ -31,63 +30,11 @@ def busy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     builder.close()
 
 
-def looking(home: Path) -> CorralApp:
-    """The UI two seconds after the record was last written, however slow this machine is."""
-    written = (home / "supervisor.lock").stat().st_mtime
-    return CorralApp(home, clock=lambda: written + 2)
-
-
 @pytest.fixture
 def builder(tmp_path: Path) -> Iterator[Builder]:
     made = Builder(tmp_path)
     yield made
     made.close()
-
-
-def shown(app: CorralApp) -> str:
-    """What the terminal is told to draw."""
-    return "\n".join("".join(segment.text for segment in strip) for strip in app.screen._compositor.render_strips())
-
-
-def drive(app: CorralApp, *steps: str, size: tuple[int, int] = (80, 24)) -> list[str]:
-    """Opens the UI and presses the keys of each step; says what is on screen after each, on top of the others."""
-    screens: list[str] = []
-
-    async def look(pilot: Pilot[None]) -> None:
-        for keys in steps or ("",):
-            await press(pilot, keys)
-            screens.append(shown(app))
-
-    session(app, look, size)
-    return screens
-
-
-async def press(pilot: Pilot[None], keys: str) -> None:
-    app = pilot.app
-    assert isinstance(app, CorralApp)
-    await app.poll_once()
-    await pilot.pause()
-    for key in keys.split():
-        await pilot.press(key)
-    if app.is_running and keys:
-        await pilot.pause()
-        await app.poll_once()
-        await pilot.pause()
-
-
-def session(app: CorralApp, steps: Callable, size: tuple[int, int] = (80, 24)) -> None:
-    async def whole() -> None:
-        async with app.run_test(size=size, notifications=True) as pilot:
-            await steps(pilot)
-
-    try:
-        asyncio.run(whole())
-    finally:
-        app.close()
-
-
-def ahead(seconds: float) -> Callable[[], float]:
-    return lambda: time.time() + seconds
 
 
 # ---------------------------------------------------------------------- the five views

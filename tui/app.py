@@ -1,5 +1,5 @@
-"""The terminal UI: five views over the record. State comes down as snapshots from one poller, messages come up, and
-only the App writes: one command, `stop`. Leaving it never touches a run.
+"""The terminal UI: views over the record and the machine. State comes down as snapshots from one poller, messages come
+up, and only the App writes: commands for the supervisor. Leaving it never touches a run.
 """
 
 from __future__ import annotations
@@ -8,30 +8,29 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
 from textual import on, work
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
-from textual.content import Content
 from textual.widgets import ContentSwitcher, Footer, Input, Static
 
 from appliance.errors import ApplianceError
-from appliance.store import Store
-from tui.calls import CallsView
-from tui.curve import CurveView
-from tui.dialogs import Confirm, FilterLine, Help, Notice
-from tui.log import LogView
-from tui.rollouts import RolloutsView
-from tui.runs import RunsView
+from tui.actor import Actor, InTerminal
+from tui.acts import ACTS
+from tui.dialogs import FilterLine, Help, Notice
+from tui.header import header
+from tui.machinepages import Machine
+from tui.palette import Entry, Palette
+from tui.places import BY_NAME, PLACES
+from tui.preferences import read_preferences
 from tui.state import Reader, Snapshot, Wanted
-from tui.theme import MUTED, THEME
-from tui.view import RolloutOpened, RunChosen, View, run_span
+from tui.theme import MONO, MUTED, THEME
+from tui.view import ActWanted, CallsWanted, OnlyWanted, PageWanted, RolloutOpened, RunChosen, View
 
 POLL_S = 1.0
-TABS = ("runs", "rollouts", "curve", "log", "calls")
-BACK = {"calls": "rollouts", "rollouts": "runs", "curve": "runs", "log": "runs"}
 
 
 class CorralApp(App[None]):
@@ -41,14 +40,16 @@ class CorralApp(App[None]):
     TITLE = "corral"
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar[list[BindingType]] = [
-        *(Binding(str(n), f"tab('{name}')", name.title(), show=False) for n, name in enumerate(TABS, 1)),
-        Binding("slash", "filter", "Filter", key_display="/"),
-        Binding("y", "copy_id", "Copy"),
-        Binding("d", "demo", "Start the demo"),
-        Binding("s", "stop", "Stop"),
-        Binding("escape", "back", "Back", show=False),
-        Binding("question_mark", "help", "Help", key_display="?"),
-        Binding("q", "quit", "Leave"),
+        *(Binding(p.key, f"tab('{p.name}')", p.title, show=False, id=p.name) for p in PLACES if p.key),
+        Binding("colon", "palette", "Go/do", key_display=":", id="palette"),
+        Binding("slash", "filter", "Filter", key_display="/", id="filter"),
+        Binding("y", "copy_id", "Copy", id="copy"),
+        Binding("f", "freeze", "Freeze", show=False, id="freeze"),
+        Binding("d", "demo", "Start the demo", id="demo"),
+        Binding("s", "act('stop')", "Stop", id="stop"),
+        Binding("escape", "back", "Back", show=False, id="back"),
+        Binding("question_mark", "help", "Help", key_display="?", id="help"),
+        Binding("q", "quit", "Leave", id="quit"),
         Binding("ctrl+c", "quit", "Leave", show=False, priority=True),
     ]
 
@@ -58,20 +59,27 @@ class CorralApp(App[None]):
         readonly: bool = False,
         start_demo: Callable[[], None] | None = None,
         clock: Callable[[], float] = time.time,
+        in_terminal: InTerminal | None = None,
     ) -> None:
         super().__init__()
         self.animation_level = "none"
         self.register_theme(THEME)
-        self.theme = "corral"
+        self.register_theme(MONO)
         self.home = home
         self.readonly = readonly
         self.snapshot = Snapshot()
         self._start_demo = start_demo
         self._is_starting = False
+        self._is_frozen = False
         self._reader = Reader(home, clock)
+        self._actor = Actor(self, home, in_terminal)
+        self._machine = Machine()
         self._wanted = Wanted()
         self._wake = asyncio.Event()
         self._polling = asyncio.Lock()
+        actions = [b.id for b in self.BINDINGS if isinstance(b, Binding) and b.id]
+        self._preferences = read_preferences(home, self.available_themes, actions)
+        self.theme = self._preferences.theme
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         """Colours that every theme needs; a theme may set its own."""
@@ -84,16 +92,15 @@ class CorralApp(App[None]):
         yield Static(id="tabs", markup=False)
         yield Notice()
         with ContentSwitcher(initial="runs", id="views"):
-            yield RunsView("runs")
-            yield RolloutsView("rollouts")
-            yield CurveView("curve")
-            yield LogView("log")
-            yield CallsView("calls")
+            yield PLACES[0].build(PLACES[0].name)  # the others are made when they are first looked at
         yield FilterLine()
         yield Footer(compact=True, show_command_palette=False)
 
     def on_mount(self) -> None:
-        """Starts the poller."""
+        """Takes the user's keys and starts the poller."""
+        self.set_keymap(self._preferences.keys)
+        for problem in self._preferences.problems:
+            self.notify(problem, severity="warning", timeout=15, markup=False)
         self._view.focus_target.focus()
         self._poll()
 
@@ -107,18 +114,44 @@ class CorralApp(App[None]):
 
     async def poll_once(self) -> None:
         """Reads the record off the screen's thread and draws what it says."""
+        if self._is_frozen:
+            return
         async with self._polling:
-            self.snapshot = await asyncio.to_thread(self._reader.poll, self._wanted)
+            found = await asyncio.to_thread(self._reader.poll, self._wanted)
+        self.snapshot = self._with_machine(found)
         self._draw()
+
+    def _with_machine(self, found: Snapshot) -> Snapshot:
+        """The snapshot with what was read of the machine; reading it again begins where it is due."""
+        name = self._view_name
+        if not self._machine.has(name):
+            return found
+        if self._machine.begin(name):
+            self._read_machine(name)
+        return replace(found, page=self._machine.page(name))
+
+    @work(group="machine")
+    async def _read_machine(self, name: str) -> None:
+        if problem := await asyncio.to_thread(self._machine.read, name, self.home):
+            self.notify(f"{name}: {problem}", severity="error", markup=False)
+        self._wake.set()
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether the view in front still waits for what it shows of the machine."""
+        return self._machine.has(self._view_name) and self._machine.page(self._view_name) is None
 
     def close(self) -> None:
         """Closes the record; for after the App has ended."""
         self._reader.close()
 
     @property
+    def _view_name(self) -> str:
+        return self.screen_stack[0].query_one("#views", ContentSwitcher).current or "runs"
+
+    @property
     def _view(self) -> View:
-        base = self.screen_stack[0]
-        return base.query_one(f"#{base.query_one('#views', ContentSwitcher).current}", View)
+        return self.screen_stack[0].query_one(f"#{self._view_name}", View)
 
     @property
     def has_record(self) -> bool:
@@ -141,33 +174,46 @@ class CorralApp(App[None]):
 
     def _draw_tabs(self) -> None:
         base = self.screen_stack[0]
-        current = base.query_one("#views", ContentSwitcher).current
-        spans: list[tuple[str, str]] = [("corral ", "bold $accent")]
-        for number, name in enumerate(TABS, 1):
-            style = "reverse bold" if name == current and self.has_record else ""
-            spans.append((f" {number} {name.title()} ", style))
-        run = self.snapshot.run
-        if self.readonly:
-            spans.append(("  read-only", "$warning"))
-        if run is not None and self.has_record:
-            spans += [("  ", ""), run_span(run), (f" {run.name}", "$muted")]
-            spans.append((f" · {run.phase}" if run.is_live and run.phase else "", "$muted"))
-        base.query_one("#tabs", Static).update(Content.assemble(*spans), layout=False)
+        marks = [("read-only", "$warning")] if self.readonly else []
+        marks += [("■ frozen (f goes on)", "$warning")] if self._is_frozen else []
+        line = header(self._view_name, self.snapshot.run, self.size.width, marks, self.has_record)
+        base.query_one("#tabs", Static).update(line, layout=False)
 
     # ------------------------------------------------------------------ messages from the views
 
     @on(RunChosen)
-    def _run_chosen(self, message: RunChosen) -> None:
-        self._look_at(Wanted(message.run.id))
+    async def _run_chosen(self, message: RunChosen) -> None:
+        self._look_at(Wanted(message.run.id, view=self._view_name))
         if message.enter:
-            self.action_tab("rollouts")
+            await self.action_tab("rollouts")
 
     @on(RolloutOpened)
-    def _rollout_opened(self, message: RolloutOpened) -> None:
-        self._look_at(Wanted(self.snapshot.run.id if self.snapshot.run else None, message.rollout.id))
-        self.action_tab("calls")
+    async def _rollout_opened(self, message: RolloutOpened) -> None:
+        self._look_at(replace(self._wanted, rollout_id=message.rollout.id))
+        await self.action_tab("calls")
+
+    @on(CallsWanted)
+    async def _calls_wanted(self, message: CallsWanted) -> None:
+        self._look_at(replace(self._wanted, rollout_id=message.rollout_id))
+        await self.action_tab("calls")
+
+    @on(OnlyWanted)
+    async def _only_wanted(self, message: OnlyWanted) -> None:
+        self._look_at(replace(self._wanted, only=message.only))
+        await self.action_tab("rollouts")
+
+    @on(PageWanted)
+    def _page_wanted(self, message: PageWanted) -> None:
+        self._machine.forget(message.view)
+        self._wake.set()
+
+    @on(ActWanted)
+    def _act_wanted(self, message: ActWanted) -> None:
+        self._actor.act(message.act, message.argument, self.snapshot, self.readonly)
 
     def _look_at(self, wanted: Wanted) -> None:
+        if wanted != self._wanted:
+            self._is_frozen = False
         self._wanted = wanted
         self._wake.set()
 
@@ -177,9 +223,9 @@ class CorralApp(App[None]):
         """Hides the keys that can do nothing now."""
         if action == "demo":
             return self._can_start and not self.has_record
-        if action == "stop":
+        if action == "act":
             return self.has_record and not self.readonly
-        if action in ("tab", "filter", "copy_id", "back"):
+        if action in ("tab", "filter", "copy_id", "back", "freeze"):
             return self.has_record
         return True
 
@@ -187,21 +233,53 @@ class CorralApp(App[None]):
     def _can_start(self) -> bool:
         return self._start_demo is not None and not self.readonly and self.snapshot.problem is None
 
-    def action_tab(self, name: str) -> None:
+    async def action_tab(self, name: str) -> None:
         """Shows a view."""
         self._end_filter(keep=True)
-        self.query_one("#views", ContentSwitcher).current = name
-        self._view.show(self.snapshot)
+        switcher = self.query_one("#views", ContentSwitcher)
+        if not switcher.query(f"#{name}"):
+            await switcher.mount(BY_NAME[name].build(name))
+        switcher.current = name
+        is_read = name == self._wanted.view
+        self._look_at(replace(self._wanted, view=name))
+        if is_read:
+            self._view.show(self.snapshot)
         self._view.focus_target.focus()
         self._draw_tabs()
 
     async def action_back(self) -> None:
-        """Clears the filter, or goes one view up."""
-        name = self.query_one("#views", ContentSwitcher).current or ""
+        """Clears the filter, then what the view has marked, then goes one view up."""
         if self._view.filter_text:
             self._end_filter(keep=False)
-        elif name in BACK:
-            self.action_tab(BACK[name])
+        elif not self._view.clear() and BY_NAME[self._view_name].back:
+            await self.action_tab(BY_NAME[self._view_name].back)
+
+    def action_freeze(self) -> None:
+        """Keeps the screen as it is while the record goes on, or goes on."""
+        self._is_frozen = not self._is_frozen
+        self._wake.set()
+        self._draw_tabs()
+
+    def action_palette(self) -> None:
+        """Opens the palette."""
+        entries = [Entry("view", p.name, p.text, p.key) for p in PLACES] if self.has_record else []
+        entries += [] if self.readonly else [Entry("act", act.name, act.text, act.key) for act in ACTS]
+        if not self.has_record:
+            entries = [e for e in entries if e.name == "start"]
+        self.push_screen(Palette(entries), self._chosen)
+
+    async def _chosen(self, entry: Entry | None) -> None:
+        if entry is None:
+            return
+        if entry.kind == "view":
+            await self.action_tab(entry.name)
+        else:
+            self.action_act(entry.name)
+
+    def action_act(self, name: str) -> None:
+        """Does something by its name, to the rollouts in front where it concerns rollouts."""
+        has_rollout = self._view_name in ("rollouts", "calls", "tree") and name in ("kill", "retry")
+        self._actor.act(name, self._view.copied() if has_rollout else "", self.snapshot, self.readonly)
 
     def action_filter(self) -> None:
         """Opens the filter line."""
@@ -237,33 +315,6 @@ class CorralApp(App[None]):
         """Shows the keys."""
         self.push_screen(Help())
 
-    def action_stop(self) -> None:
-        """Asks, then leaves the command for the supervisor."""
-        run = self.snapshot.run
-        if run is None or not run.is_live:
-            word = "lost its supervisor" if run and run.word == "lost" else f"is {run.word}" if run else "is gone"
-            self.notify(f"nothing to stop: the run {word}", timeout=4, markup=False)
-            return
-        text = (
-            f"{run.name} ({run.id}) starts no new rollouts, finishes those under way\n"
-            "and keeps all it has recorded. `corral resume` goes on from there."
-        )
-
-        def answered(yes: bool | None) -> None:
-            if yes:
-                self._leave_stop(run.id)
-
-        self.push_screen(Confirm("Stop this run?", text), answered)
-
-    @work
-    async def _leave_stop(self, run_id: str) -> None:
-        try:
-            await asyncio.to_thread(_write_stop, self.home, run_id)
-        except ApplianceError as error:
-            self.notify(f"not stopped: {error.message}", severity="error", markup=False)
-            return
-        self.notify("asked the supervisor to stop; rollouts under way end first", timeout=4, markup=False)
-
     @work(exclusive=True, group="demo")
     async def action_demo(self) -> None:
         """Starts the demo."""
@@ -277,14 +328,6 @@ class CorralApp(App[None]):
             self._is_starting = False
             self.notify(f"the demo did not start: {error}", severity="error", timeout=20, markup=False)
         self._wake.set()
-
-
-def _write_stop(home: Path, run_id: str) -> None:
-    store = Store.open(home / "record.db")
-    try:
-        store.command(run_id, "stop")
-    finally:
-        store.close()
 
 
 def run(home: Path, readonly: bool, start_demo: Callable[[], None] | None = None) -> None:

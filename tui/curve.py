@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rich.segment import Segment
+from textual import on
 from textual.app import ComposeResult
 from textual.content import Content
 from textual.strip import Strip
@@ -13,9 +14,9 @@ from appliance.report import HarnessResult
 from tui import chart
 from tui.curvedata import Curve, StepLine
 from tui.listing import Cell, Column, Listing, Shape
-from tui.state import Snapshot
+from tui.state import Only, Snapshot
 from tui.text import cut, plain_line, reward, share
-from tui.view import View
+from tui.view import OnlyWanted, View
 
 COLUMNS = (
     Column("Step", 6),
@@ -75,6 +76,8 @@ class Chart(Widget):
 class CurveView(View):
     """The chart, the evaluation table and the list of steps."""
 
+    BINDINGS = [("enter", "open", "Its rollouts")]  # noqa: RUF012
+
     def compose_body(self) -> ComposeResult:
         """From the most to the least condensed."""
         yield Chart(id="chart")
@@ -85,6 +88,17 @@ class CurveView(View):
         """State before the first snapshot."""
         self._snapshot = Snapshot()
         self._drawn: Curve | None = None
+
+    @on(Listing.Opened, "#steps-list")
+    def _step_opened(self) -> None:
+        """Lists the rollouts of the step."""
+        step = self.query_one("#steps-list", Listing).current
+        if step:
+            self.post_message(OnlyWanted(Only(step=step.step)))
+
+    def action_open(self) -> None:
+        """Lists the rollouts of the step."""
+        self.query_one("#steps-list", Listing).action_open()
 
     @property
     def focus_target(self) -> Widget:

@@ -12,16 +12,18 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
 KEYS: tuple[tuple[str, str], ...] = (
-    ("1 – 5", "Runs, Rollouts, Curve, Log, Calls"),
+    ("1 – 9", "Runs Rollouts Curve Log Calls Tree Rewards Hardware Sandboxes"),
+    (":", "any view or act by name: traffic tasks checkpoints harnesses …"),
     ("j k  g G", "down and up, first and last (also arrows, Home, End)"),
-    ("enter", "open: a run's rollouts, a rollout's calls"),
-    ("esc", "clear the filter, then go back"),
-    ("/", "filter a list; find in a call (enter: next place)"),
-    ("n p", "in Calls: next and previous call"),
-    ("e r", "in Calls: whole history, raw bytes"),
-    ("f l p", "in Log: follow or freeze, level, part"),
-    ("y", "copy the id under the cursor"),
+    ("enter  esc", "open what the cursor is on; clear, then go back"),
+    ("/", "filter a list; find in a text (enter: next place)"),
+    ("space  y", "mark rows for an act; copy the id under the cursor"),
+    ("f", "freeze the screen, or go on"),
     ("s", "stop the run: what is under way ends first"),
+    ("x  r", "in Rollouts: kill or retry; in Runs r resumes"),
+    ("n p  e r", "in Calls: next, previous; whole history, raw bytes"),
+    ("n p  c b", "in Tree: next fork; colours; two branches side by side"),
+    ("l p", "in Log: level, part"),
     ("q", "leave; the run goes on"),
 )
 LEGEND = "▲ slow: quiet for a quarter of its time limit;  ! hung: for half"
@@ -36,7 +38,7 @@ class Help(ModalScreen[None]):
 
     def compose(self) -> ComposeResult:
         """A table of keys."""
-        lines = [Content.assemble((f"{keys:<10}", "bold $accent"), text) for keys, text in KEYS]
+        lines = [Content.assemble((f"{keys:<11}", "bold $accent"), text) for keys, text in KEYS]
         with Vertical(classes="dialog") as box:
             box.border_title = "Keys"
             yield Static(Content("\n").join(lines), markup=False)
@@ -68,6 +70,35 @@ class Confirm(ModalScreen[bool]):
     def action_answer(self, yes: bool) -> None:
         """Closes with the answer."""
         self.dismiss(yes)
+
+
+class Ask(ModalScreen[str | None]):
+    """One line to type; esc gives None."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [("escape", "close", "Close")]
+
+    def __init__(self, title: str, text: str, suggestion: str = "") -> None:
+        super().__init__()
+        self._title = title
+        self._text = text
+        self._suggestion = suggestion
+
+    def compose(self) -> ComposeResult:
+        """What is asked, the line, and how to leave it."""
+        with Vertical(classes="dialog") as box:
+            box.border_title = self._title
+            yield Static(self._text, markup=False)
+            yield Input(self._suggestion, id="ask-line", compact=True)
+            yield Static("\nenter does it     esc leaves it", classes="quiet", markup=False)
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Closes with what was typed."""
+        event.stop()
+        self.dismiss(event.value)
+
+    def action_close(self) -> None:
+        """Closes with nothing."""
+        self.dismiss(None)
 
 
 class FilterLine(Input):

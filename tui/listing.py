@@ -58,6 +58,7 @@ class Listing(ScrollView, Generic[T], can_focus=True):
         Binding("k,up", "move(-1)", "Up", show=False),
         Binding("g,home", "go(False)", "First", show=False),
         Binding("G,end", "go(True)", "Last", show=False),
+        Binding("space", "mark", "Mark", show=False),
         Binding("pagedown,ctrl+d", "page(1)", "Page down", show=False),
         Binding("pageup,ctrl+u", "page(-1)", "Page up", show=False),
     ]
@@ -84,6 +85,7 @@ class Listing(ScrollView, Generic[T], can_focus=True):
         self._items: Sequence[T] = ()
         self._filter = ""
         self._cursor = 0
+        self._marked: set[str] = set()
         self.is_following = False
 
     # ------------------------------------------------------------------ state in
@@ -102,6 +104,23 @@ class Listing(ScrollView, Generic[T], can_focus=True):
     def current(self) -> T | None:
         """The item under the cursor."""
         return self._items[self._cursor] if self._items else None
+
+    @property
+    def chosen(self) -> list[str]:
+        """Keys of the marked items in the order of the list; without marks, the key of the item under the cursor."""
+        keys = [self._shape.key(item) for item in self._all]
+        marked = [key for key in keys if key in self._marked]
+        return marked or ([self._shape.key(self.current)] if self.current is not None else [])
+
+    @property
+    def num_marked(self) -> int:
+        """Items that are marked and still there."""
+        return len(self._marked & {self._shape.key(item) for item in self._all}) if self._marked else 0
+
+    def unmark(self) -> None:
+        """Takes all marks away."""
+        self._marked.clear()
+        self.refresh()
 
     @property
     def num_shown(self) -> int:
@@ -159,6 +178,12 @@ class Listing(ScrollView, Generic[T], can_focus=True):
         """Moves the cursor to one end."""
         self.put_cursor(len(self._items) - 1 if last else 0)
 
+    def action_mark(self) -> None:
+        """Marks the item under the cursor, or takes its mark away, and goes down."""
+        if self.current is not None:
+            self._marked ^= {self._shape.key(self.current)}
+            self.action_move(1)
+
     def action_open(self) -> None:
         """Tells the view that the item was chosen."""
         if self._items:
@@ -196,7 +221,9 @@ class Listing(ScrollView, Generic[T], can_focus=True):
             style = base
             if at_cursor:
                 style = self.get_component_rich_style("listing--cursor" if self.has_focus else "listing--cursor-far")
-            return self._strip(self._shape.cells(self._items[row]), width, style, at_cursor)
+            item = self._items[row]
+            sign = "◆" if self._shape.key(item) in self._marked else "▎" if at_cursor else " "
+            return self._strip(self._shape.cells(item), width, style, sign)
         if not self._items and 2 <= y < 2 + len(self._shape.empty.split("\n")):
             text = "Nothing matches the filter." if self._filter and self._all else self._shape.empty
             lines = [*text.split("\n"), "", "", "", "", "", ""]
@@ -204,8 +231,8 @@ class Listing(ScrollView, Generic[T], can_focus=True):
             return Strip([Segment(cut(f" {lines[y - 2]}", width), muted)], width)
         return Strip.blank(width, base)
 
-    def _strip(self, cells: Sequence[Cell], width: int, base: Style, at_cursor: bool = False) -> Strip:
-        segments = [Segment("▎" if at_cursor else " ", base)]
+    def _strip(self, cells: Sequence[Cell], width: int, base: Style, sign: str = " ") -> Strip:
+        segments = [Segment(sign, base)]
         used = 1
         gap_cells, widths = self._widths(width)
         for column, (text, kind), cells_wide in zip(self._shape.columns, cells, widths, strict=True):

@@ -12,7 +12,7 @@ from appliance.types import RolloutState
 from tui.listing import Cell, Column, Listing, Shape
 from tui.state import RolloutLine, Snapshot
 from tui.text import PACE_LOOKS, ROLLOUT_LOOKS, count, duration, reward
-from tui.view import RolloutOpened, View, fields, rollout_span
+from tui.view import ActWanted, OnlyWanted, RolloutOpened, View, fields, rollout_span
 
 COLUMNS = (
     Column("State", 10),
@@ -30,7 +30,11 @@ COLUMNS = (
 class RolloutsView(View):
     """The list of rollouts. Enter shows the calls of one."""
 
-    BINDINGS = [("enter", "open", "Calls")]  # noqa: RUF012
+    BINDINGS = [  # noqa: RUF012
+        ("enter", "open", "Calls"),
+        ("x", "act('kill')", "Kill"),
+        ("r", "act('retry')", "Retry"),
+    ]
 
     def compose_body(self) -> ComposeResult:
         """The list above, details of one rollout below."""
@@ -66,6 +70,10 @@ class RolloutsView(View):
         spans.append((f"   {counts.get(RolloutState.GRADED, 0)} graded", "$muted"))
         spans.append((f"   {failed} failed", "$error" if failed else "$muted"))
         spans.append((f"   {counts.get(RolloutState.PLANNED, 0)} waiting", "$muted"))
+        if snapshot.only is not None:
+            spans = [(f"{len(rollouts)} rollouts", "bold"), (f"   only {snapshot.only.text} (esc: all)", "$accent")]
+        if self._list.num_marked:
+            spans.append((f"   ◆ {self._list.num_marked} marked", "$accent"))
         self.say(*spans)
         self._detail(self._list.current)
 
@@ -77,7 +85,22 @@ class RolloutsView(View):
 
     def copied(self) -> str:
         """The rollout's id."""
-        return str(self._list.current.id) if self._list.current else ""
+        return " ".join(self._list.chosen)
+
+    def clear(self) -> bool:
+        """Takes marks away, or shows all rollouts again; whether there was something to clear."""
+        if self._list.num_marked:
+            self._list.unmark()
+            self.show(self._snapshot)
+            return True
+        if self._snapshot.only is not None:
+            self.post_message(OnlyWanted(None))
+            return True
+        return False
+
+    def action_act(self, name: str) -> None:
+        """Kills or retries the marked rollouts, or the one under the cursor."""
+        self.post_message(ActWanted(name, self.copied()))
 
     def action_open(self) -> None:
         """Shows the calls of the rollout."""

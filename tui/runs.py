@@ -11,7 +11,7 @@ from textual.widgets import Static
 from tui.listing import Cell, Column, Listing, Shape
 from tui.state import RunLine, Snapshot
 from tui.text import RUN_LOOKS, duration, reward
-from tui.view import RunChosen, View, fields, run_span
+from tui.view import ActWanted, RunChosen, View, fields, run_span
 
 COLUMNS = (
     Column("Run", 14, grow=2),
@@ -27,7 +27,7 @@ COLUMNS = (
 class RunsView(View):
     """The list of runs. Moving the cursor chooses the run that the other views show."""
 
-    BINDINGS = [("enter", "open", "Rollouts")]  # noqa: RUF012  (Textual's own idiom; also in the other views)
+    BINDINGS = [("enter", "open", "Rollouts"), ("r", "resume", "Resume")]  # noqa: RUF012  (Textual's own idiom)
 
     def compose_body(self) -> ComposeResult:
         """The list above, details of one run below."""
@@ -70,6 +70,10 @@ class RunsView(View):
         """Shows the rollouts of the run."""
         self._list.action_open()
 
+    def action_resume(self) -> None:
+        """Goes on with the run."""
+        self.post_message(ActWanted("resume"))
+
     @on(Listing.Moved, "#runs-list")
     def _moved(self, message: Listing.Moved) -> None:
         if self._list.current:
@@ -96,7 +100,7 @@ class RunsView(View):
         took = (run.ended_at or self._snapshot.now) - run.created_at
         message = run.message
         if run.word == "lost":
-            message = "its supervisor is gone; nothing recorded is lost: `corral resume` goes on"
+            message = "its supervisor is gone; nothing recorded is lost: r goes on (or `corral resume`)"
         lines = (
             fields(("run", run.id), ("name", run.name), ("seed", str(run.seed)), ("took", duration(took))),
             fields(("harnesses", run.harnesses), ("pack", run.pack), ("phase", run.phase)),

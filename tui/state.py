@@ -13,18 +13,30 @@ from pathlib import Path
 
 from appliance import pages
 from appliance.errors import StoreError
+from appliance.schema import rollout_from_row
 from appliance.store import Run, Store
-from appliance.types import Rollout, RolloutState, RunState
+from appliance.types import Purpose, Rollout, RolloutState, RunState
 from tui.calldata import CallText, read_calls
 from tui.curvedata import EVALUATIONS, Curve, read_curve
 from tui.heartbeat import attended_run
+from tui.recordpages import checkpoints, rewards, settings, tasks, traffic
 from tui.text import plain, plain_line
+from tui.treedata import TreePage, read_tree
 
 LIVE = (RolloutState.STARTING, RolloutState.RUNNING, RolloutState.GRADING)
 MAX_EVENTS = 5000
 SLOW_SHARE, HUNG_SHARE = 0.25, 0.5
 """A live rollout is slow, or hung, when it has been quiet for this share of the time its phase may take."""
 FALLBACK_DEADLINE_S = 60.0
+ROLLOUT_VIEWS = ("rollouts", "calls", "tree")
+RECORD_PAGES: dict[str, Callable[[Store, Run], object]] = {
+    "traffic": traffic,
+    "rewards": rewards,
+    "tasks": tasks,
+    "checkpoints": checkpoints,
+    "settings": settings,
+}
+"""View → what it reads of the record while it is in front."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,11 +135,27 @@ class EventLine:
 
 
 @dataclass(frozen=True, slots=True)
+class Only:
+    """Which rollouts the list is narrowed to: those of a training step, or with a reward in [low, high)."""
+
+    step: int | None = None
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def text(self) -> str:
+        """For the title of the list."""
+        return f"step {self.step}" if self.step is not None else f"reward {self.low:.2g} to {self.high:.2g}"
+
+
+@dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the views look at. `run_id` None means the run that works now, or else the newest."""
+    """What the view in front looks at. `run_id` None means the run that works now, or else the newest."""
 
     run_id: str | None = None
     rollout_id: int | None = None
+    view: str = "runs"
+    only: Only | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +175,9 @@ class Snapshot:
     events: tuple[EventLine, ...] = ()
     rollout: RolloutLine | None = None
     calls: tuple[CallText, ...] = ()
+    only: Only | None = None
+    page: object = None
+    """What a view beyond the first five draws; its own type, None while it was not read yet."""
 
 
 class Reader:
@@ -160,13 +191,18 @@ class Reader:
         self._inode = 0
         self._seen: tuple[object, ...] = ()
         self._last = Snapshot()
+        self._calls_of: tuple[object, ...] = ()
+        self._calls_read: tuple[CallText, ...] = ()
+        self._tree_of: tuple[object, ...] = ()
+        self._tree_read = TreePage()
 
     def close(self) -> None:
         """Closes the record; safe to call twice."""
         if self._store is not None:
             self._store.close()
         self._store = None
-        self._seen = ()
+        self._seen = self._calls_of = self._tree_of = ()
+        self._last = Snapshot()
 
     def poll(self, wanted: Wanted) -> Snapshot:
         """The record as it is now; never raises for a record that is missing or cannot be read."""
@@ -194,42 +230,67 @@ class Reader:
         return self._store
 
     def _read(self, store: Store, wanted: Wanted, attended: str | None) -> Snapshot:
+        """What the view in front needs; what only other views show stays as it was read last."""
         found = store.runs()
         lines = tuple(_run_line(run, store, attended) for run in found)
         chosen = _choose(lines, wanted.run_id)
         if chosen is None:
             return Snapshot(runs=lines)
         run = found[lines.index(chosen)]
-        shown = pages.screenful(store, run.id)
+        last = self._last if self._last.run is not None and self._last.run.id == chosen.id else Snapshot()
+        base = replace(
+            last, runs=lines, run=chosen, counts=pages.counts(store, run.id), only=wanted.only, page=None, problem=None
+        )
+        if wanted.view in ROLLOUT_VIEWS:
+            base = self._with_rollouts(store, run, wanted, base)
+        elif wanted.view == "curve":
+            groups = pages.groups(store, run.id)
+            tested = [r for purpose in EVALUATIONS for r in store.rollouts(run.id, purpose)]
+            base = replace(base, curve=read_curve(groups, tested, store.steps(run.id), chosen.num_steps))
+        elif wanted.view == "log":
+            base = replace(base, events=_events(store, run.id, last.events))
+        elif wanted.view in RECORD_PAGES:
+            base = replace(base, page=RECORD_PAGES[wanted.view](store, run))
+        return base
+
+    def _with_rollouts(self, store: Store, run: Run, wanted: Wanted, base: Snapshot) -> Snapshot:
+        shown = matching(store, run.id, wanted.only) if wanted.only else pages.screenful(store, run.id)
         rollouts = _ordered([_rollout_line(r, run.config) for r in shown])
         opened = next((r for r in rollouts if r.id == wanted.rollout_id), None)
-        if opened is None and wanted.rollout_id is not None:  # long past: it has left the page
-            older = pages.one(store, wanted.rollout_id)
-            opened = _rollout_line(older, run.config) if older and older.plan.run_id == run.id else None
-        groups = pages.groups(store, run.id)
-        tested = [r for purpose in EVALUATIONS for r in store.rollouts(run.id, purpose)]
-        return Snapshot(
-            runs=lines,
-            run=chosen,
-            rollouts=rollouts,
-            counts=pages.counts(store, run.id),
-            curve=read_curve(groups, tested, store.steps(run.id), chosen.num_steps),
-            events=_events(store, run.id),
-            rollout=opened,
-            calls=self._calls(store, opened),
-        )
+        if opened is None and wanted.rollout_id is not None:  # it is not on the page
+            other = pages.one(store, wanted.rollout_id)
+            opened = _rollout_line(other, run.config) if other and other.plan.run_id == run.id else None
+        base = replace(base, rollouts=rollouts, rollout=opened)
+        if wanted.view == "calls":
+            return replace(base, calls=self._calls(store, opened))
+        if wanted.view == "tree" and opened is not None:
+            return replace(base, page=self._tree(store, opened))
+        return base
 
     def _calls(self, store: Store, opened: RolloutLine | None) -> tuple[CallText, ...]:
         """The calls of the rollout that is open; those of an unchanged one are not read again."""
         if opened is None:
             return ()
-        last = self._last.rollout
-        same = last is not None and (last.id, last.attempt, last.num_calls) == (
-            opened.id,
-            opened.attempt,
-            opened.num_calls,
-        )
-        return self._last.calls if same and not opened.is_live else read_calls(store, opened.id)
+        key = (opened.id, opened.attempt, opened.num_calls, opened.is_live)
+        if key != self._calls_of:
+            self._calls_of, self._calls_read = key, read_calls(store, opened.id)
+        return self._calls_read
+
+    def _tree(self, store: Store, opened: RolloutLine) -> TreePage:
+        """The tree of the rollout that is open; it is recovered again only when a call was added or it has ended."""
+        key = (opened.id, opened.attempt, opened.num_calls, opened.is_live)
+        if key != self._tree_of:
+            self._tree_of, self._tree_read = key, read_tree(store, self.home, opened.id)
+        return self._tree_read
+
+
+def matching(store: Store, run_id: str, only: Only) -> list[Rollout]:
+    """The newest training rollouts of a step, or with a reward in a range."""
+    if only.step is not None:
+        return store.rollouts(run_id, Purpose.TRAIN, only.step)
+    sql = "SELECT * FROM rollouts WHERE run_id=?1 AND purpose='train' AND reward>=?2 AND reward<?3"
+    found = store.rows(f"{sql} ORDER BY id DESC LIMIT ?4", run_id, only.low, only.high, pages.PAGE)
+    return [rollout_from_row(row) for row in found]
 
 
 def _choose(lines: tuple[RunLine, ...], run_id: str | None) -> RunLine | None:
@@ -303,16 +364,18 @@ def _rollout_line(rollout: Rollout, config: Mapping[str, object]) -> RolloutLine
     )
 
 
-def _events(store: Store, run_id: str) -> tuple[EventLine, ...]:
-    """The newest events of the run and of no run, oldest first."""
-    newest = "SELECT * FROM (SELECT id, at, level, part, message, rollout_id FROM events WHERE run_id {}"
+def _events(store: Store, run_id: str, last: tuple[EventLine, ...]) -> tuple[EventLine, ...]:
+    """The newest events of the run and of no run, oldest first; only what came after `last` is read."""
+    after = last[-1].id if last else 0
+    newest = "SELECT * FROM (SELECT id, at, level, part, message, rollout_id FROM events WHERE run_id {} AND id>?3"
     newest += " ORDER BY id DESC LIMIT ?2)"  # each half by the index; an OR would sort every event there is
     sql = f"{newest.format('= ?1')} UNION ALL {newest.format('IS NULL')} ORDER BY id DESC LIMIT ?2"
-    found = store.rows(sql, run_id, MAX_EVENTS)
-    return tuple(
+    found = store.rows(sql, run_id, MAX_EVENTS, after)
+    more = tuple(
         EventLine(
             row["id"], row["at"], plain_line(row["level"]), plain_line(row["part"]), plain(row["message"]),
             row["rollout_id"],
         )
         for row in reversed(found)
     )  # fmt: skip
+    return (*last, *more)[-MAX_EVENTS:]

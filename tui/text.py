@@ -123,3 +123,20 @@ def share(value: float | None) -> str:
 def reward(value: float | None) -> str:
     """A reward, or `–` without a grade."""
     return "–" if value is None else f"{value:.2f}"
+
+
+def bar(value: float, width: int) -> str:
+    """A share of 1 as a bar of at most `width` cells, to an eighth of a cell."""
+    eighths = round(max(0.0, min(1.0, value)) * width * 8)
+    whole, rest = divmod(eighths, 8)
+    return "█" * whole + (" ▏▎▍▌▋▊▉"[rest] if rest else "")
+
+
+def size(num_bytes: int) -> str:
+    """Bytes in at most nine characters: `812 B`, `1.4 MiB`."""
+    value, unit = float(num_bytes), "B"
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if value < 1024 or unit == "TiB":
+            break
+        value /= 1024
+    return f"{num_bytes} B" if unit == "B" else f"{value:.1f} {unit}"

@@ -20,3 +20,19 @@ THEME = Theme(
     dark=True,
     variables={"muted": MUTED, "footer-description-foreground": MUTED},
 )
+MONO = Theme(
+    name="mono",
+    primary="#b0b0b0",
+    secondary="#c0c0c0",
+    accent="#ffffff",
+    foreground="#d0d0d0",
+    background="#000000",
+    surface="#000000",
+    panel="#202020",
+    success="#d0d0d0",
+    warning="#e0e0e0",
+    error="#ffffff",
+    dark=True,
+    variables={"muted": "#909090", "footer-description-foreground": "#909090"},
+)
+"""Greys alone; glyphs and words carry what colours would."""

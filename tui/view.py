@@ -1,4 +1,4 @@
-"""What the five views have in common: a title line, state from above, a filter, and something to copy."""
+"""What the views have in common: a title line, state from above, a filter, and something to copy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from textual.message import Message
 from textual.widget import Widget
 from textual.widgets import Static
 
-from tui.state import RolloutLine, RunLine, Snapshot
+from tui.state import Only, RolloutLine, RunLine, Snapshot
 from tui.text import ROLLOUT_LOOKS, RUN_LOOKS
 
 Span = tuple[str, str]
@@ -44,8 +44,41 @@ class RolloutOpened(Message):
         self.rollout = rollout
 
 
+class CallsWanted(Message):
+    """The user wants to see the calls of a rollout that may not be on the list."""
+
+    def __init__(self, rollout_id: int) -> None:
+        super().__init__()
+        self.rollout_id = rollout_id
+
+
+class OnlyWanted(Message):
+    """The user wants the list of rollouts narrowed; None for all of them."""
+
+    def __init__(self, only: Only | None) -> None:
+        super().__init__()
+        self.only = only
+
+
+class PageWanted(Message):
+    """The user wants a view's page read again."""
+
+    def __init__(self, view: str) -> None:
+        super().__init__()
+        self.view = view
+
+
+class ActWanted(Message):
+    """The user wants something done: the name of an act and what it is done to."""
+
+    def __init__(self, act: str, argument: str = "") -> None:
+        super().__init__()
+        self.act = act
+        self.argument = argument
+
+
 class View(Vertical):
-    """One of the five. `show` is called with every snapshot; `focus_target` takes the keys when it comes up."""
+    """One of them. `show` is called with every snapshot; `focus_target` takes the keys when it comes up."""
 
     def __init__(self, id: str) -> None:
         super().__init__(id=id)
@@ -75,6 +108,10 @@ class View(Vertical):
 
     def find_again(self) -> None:
         """Enter in the filter line; nothing to do for lists."""
+
+    def clear(self) -> bool:
+        """What esc clears before it goes back, such as marks; whether there was something."""
+        return False
 
     def copied(self) -> str:
         """The id that `y` copies; empty when there is none."""

@@ -1,0 +1,77 @@
+"""Drives the terminal UI for the tests: keys in, screen text out."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from textual.pilot import Pilot
+
+from tui.app import CorralApp
+
+PATIENCE_S = 60
+
+
+def looking(home: Path) -> CorralApp:
+    """The UI two seconds after the record was last written, however slow this machine is."""
+    written = (home / "supervisor.lock").stat().st_mtime
+    return CorralApp(home, clock=lambda: written + 2)
+
+
+def shown(app: CorralApp) -> str:
+    """What the terminal is told to draw."""
+    return "\n".join("".join(segment.text for segment in strip) for strip in app.screen._compositor.render_strips())
+
+
+def drive(app: CorralApp, *steps: str, size: tuple[int, int] = (80, 24)) -> list[str]:
+    """Opens the UI and presses the keys of each step; says what is on screen after each, on top of the others."""
+    screens: list[str] = []
+
+    async def look(pilot: Pilot[None]) -> None:
+        for keys in steps or ("",):
+            await press(pilot, keys)
+            screens.append(shown(app))
+
+    session(app, look, size)
+    return screens
+
+
+async def press(pilot: Pilot[None], keys: str) -> None:
+    app = pilot.app
+    assert isinstance(app, CorralApp)
+    await app.poll_once()
+    await pilot.pause()
+    for key in keys.split():
+        await pilot.press(key)
+    if app.is_running and keys:
+        await pilot.pause()
+        await app.poll_once()
+        await pilot.pause()
+        await read(pilot)
+
+
+async def read(pilot: Pilot[None]) -> None:
+    """Waits until the view in front has what it shows of the machine."""
+    app, until = pilot.app, time.monotonic() + PATIENCE_S
+    assert isinstance(app, CorralApp)
+    while app.is_running and app.is_reading and time.monotonic() < until:
+        await asyncio.sleep(0.02)
+        await app.poll_once()
+        await pilot.pause()
+
+
+def session(app: CorralApp, steps: Callable, size: tuple[int, int] = (80, 24)) -> None:
+    async def whole() -> None:
+        async with app.run_test(size=size, notifications=True) as pilot:
+            await steps(pilot)
+
+    try:
+        asyncio.run(whole())
+    finally:
+        app.close()
+
+
+def ahead(seconds: float) -> Callable[[], float]:
+    return lambda: time.time() + seconds

@@ -86,7 +86,7 @@ def read_tree(store: Store, home: Path, rollout_id: int) -> TreePage:
         return TreePage(rollout_id, problem=plain(str(error)))
     if not found["nodes"]:
         return TreePage(rollout_id, problem="No call of this rollout has token ids: it has no tree.")
-    decode = decoder(home, told.run.id)
+    decode = decoder(home, told.run)
 
     def tokens(number: int) -> tuple[TokenText, ...]:
         node = told.found.tree.nodes[number]

@@ -180,4 +180,4 @@ def _story(node: NodeLine, by_advantage: bool) -> list[Paragraph]:
         if by_advantage
         else "colours: probability ≥ 80 %, ≥ 40 %, ≥ 10 %"
     )
-    return [*lines, (f"{legend}; c changes, underlined: rare or lowered", "muted")]
+    return [(f"{legend}; c changes, underlined: rare or lowered", "muted"), *lines]

@@ -109,3 +109,11 @@ def test_solve_rates_are_printed_by_task_harness_and_step(
     assert "1: 1/2" in capsys.readouterr().out
     assert main(["eval", "r1", "--max-tasks", "-1"]) == 1
     assert "--max-tasks is -1" in capsys.readouterr().err
+
+
+def test_seeds_that_are_no_numbers_are_one_message(capsys: pytest.CaptureFixture[str]) -> None:
+    from appliance.cli import main
+
+    for text in ("a", "", "1,,2", "-1"):
+        assert main(["transfer", "data/demo.toml", f"--seeds={text}"]) == 1
+        assert "write whole numbers with commas" in capsys.readouterr().err

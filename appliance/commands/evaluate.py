@@ -68,7 +68,9 @@ def _transfer(arguments: argparse.Namespace) -> None:
     overrides = overrides_of(arguments)
     own = tuple(resolve(arguments.toml, overrides).harnesses)
     mixes = tuple(tuple(text.split("+")) for text in arguments.train_in) or (*((h,) for h in own), own)
-    seeds = tuple(int(seed) for seed in arguments.seeds.split(","))
+    if not all(seed.strip().isdigit() for seed in arguments.seeds.split(",")):
+        raise ApplianceError(f"--seeds is {arguments.seeds!r}", "write whole numbers with commas, for example 0,1,2")
+    seeds = tuple(dict.fromkeys(int(seed) for seed in arguments.seeds.split(",")))
     plan = e.TransferPlan(arguments.toml, overrides, mixes, seeds)
     found = e.transfer(home(), plan, lambda event: show_event(arguments, event))
     text = e.transfer_markdown(found)

@@ -169,9 +169,11 @@ class Supervisor:
     async def evaluate_only(self, version: int, pack: Pack) -> None:
         """Evaluates one policy version on the held-out tasks of `pack`, outside the run's schedule."""
         with lock(self.home, self.run.id):
-            self.pack = pack
+            self.pack, harnesses = pack, chosen_harnesses(self.config, self.home)
+            if not schedule.unfinished(self._planned(Purpose.EVAL, version)):
+                return  # all on the record: no engine is needed to read it
             async with AsyncExitStack() as stack:
-                place = await self._open_place(stack, chosen_harnesses(self.config, self.home))
+                place = await self._open_place(stack, harnesses)
                 sampler, _ = await self._newest_sampler(stack)
                 await self._evaluate(place, sampler, Purpose.EVAL, version)
             self.store.end_phase(self.run.id)
@@ -274,13 +276,13 @@ class Supervisor:
         await self.draining.wait()
         group.cancel_scope.cancel()
 
+    def _planned(self, purpose: Purpose, version: int) -> list[Rollout]:
+        run, c = self.run.id, self.config
+        tasks = schedule.some([t.name for t in self.pack.split(c.tasks.held_out_split)], c.evaluation.max_tasks, c.seed)
+        return self.store.plan(schedule.evaluation(run, purpose, version, c.harnesses, tasks, c.evaluation.attempts))
+
     async def _evaluate(self, place: Place, sampler: Sampler, purpose: Purpose, version: int) -> None:
-        tasks = [t.name for t in self.pack.split(self.config.tasks.held_out_split)]
-        tasks = schedule.some(tasks, self.config.evaluation.max_tasks, self.config.seed)
-        plans = schedule.evaluation(
-            self.run.id, purpose, version, self.config.harnesses, tasks, self.config.evaluation.attempts
-        )
-        rollouts = self.store.plan(plans)
+        rollouts = self._planned(purpose, version)
         if not schedule.unfinished(rollouts):
             return
         self.store.begin_phase(self.run.id, str(purpose))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 
+import anyio
 import pytest
 from told_record import told_record
 
@@ -20,9 +22,10 @@ from appliance.evaluating import (
     transfer_markdown,
 )
 from appliance.picture import heat_svg, interval_bars_svg
-from appliance.schedule import some
+from appliance.schedule import evaluation, some
+from appliance.supervisor import Supervisor
 from appliance.tasks import load_pack
-from appliance.types import Purpose, Rollout, RolloutPlan, RolloutState
+from appliance.types import Purpose, Reward, Rollout, RolloutPlan, RolloutState
 
 
 def a_rollout(task: str, index: int, reward: float | None, failure: str = "") -> Rollout:
@@ -117,3 +120,20 @@ def test_seeds_that_are_no_numbers_are_one_message(capsys: pytest.CaptureFixture
     for text in ("a", "", "1,,2", "-1"):
         assert main(["transfer", "data/demo.toml", f"--seeds={text}"]) == 1
         assert "write whole numbers with commas" in capsys.readouterr().err
+
+
+def test_an_evaluation_that_is_on_the_record_starts_neither_engine_nor_podman(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CORRAL_PODMAN_HOME", str(tmp_path / "podman"))
+    config = RunConfig.model_validate({"harnesses": ["pi"], "evaluation": {"max_tasks": 2}})
+    pack = load_pack(config.pack_path)
+    with closing(told_record(tmp_path)) as store:
+        for rollout in store.plan(evaluation("r1", Purpose.EVAL, 0, ["pi"], sorted(held_out(pack, config)), 1)):
+            store.begin(rollout.id, 0)
+            store.grade(rollout.id, Reward(1.0), "", {})
+        supervisor = Supervisor(tmp_path, store, store.run("r1"))
+        supervisor.config = config
+        anyio.run(supervisor.evaluate_only, 0, pack)
+        assert len(store.rollouts("r1", Purpose.EVAL)) == 2
+    assert not (tmp_path / "podman").exists()

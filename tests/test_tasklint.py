@@ -38,7 +38,7 @@ def plant(pack: Path, name: str, test: str = SOUND, solve: str = SOLVE, lines: i
 def test_every_planted_fault_is_found_and_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("CORRAL_PODMAN_HOME", str(home()))
+    monkeypatch.setenv("CORRAL_PODMAN_HOME", str(podman_home(home())))
     monkeypatch.setenv("CORRAL_HOME", str(tmp_path / "home"))
     for parent in (tmp_path, *tmp_path.parents[:2]):
         parent.chmod(0o755)

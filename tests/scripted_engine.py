@@ -38,6 +38,7 @@ class ScriptedEngine:
 
     lines: list[str]
     fed: list[TokenIds] = field(default_factory=list)
+    asked: list[int] = field(default_factory=list)
     fault: EngineError | None = None
     held: anyio.Event | None = None
     reached: anyio.Event = field(default_factory=anyio.Event)
@@ -52,6 +53,7 @@ class ScriptedEngine:
         policy_version: int | None = None,
     ) -> Sample:
         self.fed.append(prompt_ids)
+        self.asked.append(max_tokens)
         self.reached.set()
         if self.held is not None:
             await self.held.wait()
@@ -69,6 +71,7 @@ class ListRecord:
     drafts: list[CallDraft] = field(default_factory=list)
     delivered: dict[int, bool] = field(default_factory=dict)
     fault: StoreError | None = None
+    when_marked: anyio.Event = field(default_factory=anyio.Event)
 
     def add_call(self, rollout_id: int, draft: CallDraft) -> int:
         if self.fault is not None:
@@ -85,6 +88,7 @@ class ListRecord:
 
     def mark_delivered(self, call_id: int, delivered: bool) -> None:
         self.delivered[call_id] = delivered
+        self.when_marked.set()
 
 
 @dataclass

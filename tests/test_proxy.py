@@ -5,29 +5,28 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import anyio
 import httpx
-import numpy as np
 import openai
 import pytest
 
 from appliance.answerer import EngineAnswerer, Sampling
-from appliance.calllog import CallDraft
 from appliance.errors import EngineError, StoreError
 from appliance.lineage import from_text
 from appliance.proxy import Limits, Proxy
 from appliance.store import Store
 from appliance.teacher import ScriptedTeacher, Upstream, UpstreamTeacher
-from appliance.types import Call, CallKind, Purpose, RolloutPlan, Sample, StopReason, TokenIds
+from appliance.types import CallKind, Purpose, RolloutPlan
 from appliance.wire.neutral import from_neutral_json
+from tests.scripted_engine import CALL_LS as SAY_LS
+from tests.scripted_engine import DONE as SAY_DONE
+from tests.scripted_engine import ListRecord, ScriptedEngine, spelled
 from tests.tiny_tokenizer import renderer
 
 pytestmark = pytest.mark.anyio
-SAY_LS = '<tool_call>\n{"name": "bash",  "arguments": {"command":"ls -a"} }\n</tool_call><|im_end|>'
-SAY_DONE = "done<|im_end|>"
 BASH = {
     "type": "function",
     "function": {
@@ -51,77 +50,10 @@ def anyio_backend() -> str:
 
 
 @dataclass
-class Engine:
-    """Says its lines in order, one id a character so that no tokenizer would have chosen them; waits while held."""
-
-    lines: list[str]
-    fed: list[TokenIds] = field(default_factory=list)
-    asked: list[int] = field(default_factory=list)
-    fault: EngineError | None = None
-    held: anyio.Event | None = None
-    reached: anyio.Event | None = None
-
-    async def sample(
-        self,
-        prompt_ids: TokenIds,
-        max_tokens: int,
-        temperature: float = 1.0,
-        stop_ids: tuple[int, ...] = (),
-        seed: int | None = None,
-        policy_version: int | None = None,
-    ) -> Sample:
-        self.fed.append(prompt_ids)
-        self.asked.append(max_tokens)
-        if self.reached is not None:
-            self.reached.set()
-        if self.held is not None:
-            await self.held.wait()
-        if self.fault is not None:
-            raise self.fault
-        ids = spelled(self.lines.pop(0))[:max_tokens]
-        stop = StopReason.STOP if ids[-1] in stop_ids else StopReason.LENGTH
-        return Sample(prompt_ids, ids, np.full(len(ids), -0.5, np.float32), stop, policy_version or 7)
-
-
-def spelled(text: str) -> TokenIds:
-    r = renderer()
-    parts = [r.encode(c) for c in text.removesuffix("<|im_end|>")]
-    end = [r.encode("<|im_end|>")] if text.endswith("<|im_end|>") else []
-    return np.concatenate([*parts, *end]).astype(np.int32)
-
-
-@dataclass
-class Record:
-    """The store's two methods over lists; can refuse as a full disk does."""
-
-    drafts: list[CallDraft] = field(default_factory=list)
-    delivered: dict[int, bool] = field(default_factory=dict)
-    fault: StoreError | None = None
-    when_marked: anyio.Event = field(default_factory=anyio.Event)
-
-    def add_call(self, rollout_id: int, draft: CallDraft) -> int:
-        if self.fault is not None:
-            raise self.fault
-        self.drafts.append(draft)
-        self.delivered[len(self.drafts)] = draft.delivered
-        return len(self.drafts)
-
-    def calls(self, rollout_id: int) -> list[Call]:
-        return []
-
-    def conversations(self, rollout_id: int) -> list[bytes]:
-        return []
-
-    def mark_delivered(self, call_id: int, delivered: bool) -> None:
-        self.delivered[call_id] = delivered
-        self.when_marked.set()
-
-
-@dataclass
 class Place:
     proxy: Proxy
-    record: Record
-    engine: Engine
+    record: ListRecord
+    engine: ScriptedEngine
     url: str
 
     def client(self, token: str = "tok") -> openai.AsyncOpenAI:
@@ -135,7 +67,7 @@ class Place:
 
 @asynccontextmanager
 async def running(folder: Path, *lines: str, limits: Limits | None = None, **sampling: int) -> AsyncIterator[Place]:
-    engine, record = Engine(list(lines)), Record()
+    engine, record = ScriptedEngine(list(lines)), ListRecord()
     answerer = EngineAnswerer(engine, renderer(), Sampling(**{"max_tokens": 256, "context_length": 4000, **sampling}))
     async with Proxy(record, folder, limits, answerer, port=0) as proxy:
         proxy.open(3, "tok")
@@ -551,7 +483,7 @@ async def test_a_later_proxy_over_the_same_record_repeats_and_continues(tmp_path
     store.create_run("r", "r", {}, 0, "test")
     (rollout,) = store.plan([RolloutPlan("r", Purpose.SINGLE, 0, "h", "t", 0)])
     store.begin(rollout.id, 0)
-    engine = Engine([SAY_LS, SAY_DONE])
+    engine = ScriptedEngine([SAY_LS, SAY_DONE])
     answerer = EngineAnswerer(engine, renderer(), Sampling(max_tokens=256, context_length=4000))
     replies = []
     for life in range(2):

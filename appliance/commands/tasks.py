@@ -53,6 +53,10 @@ def add(commands: Any) -> None:
         actions, "rates", _rates, "solve rates of a run's tasks in each harness, step by step", "demo-1129-203911-0fd8"
     )
     command.add_argument("run", help="id, or enough of it")
+    _add_from_session(actions)
+
+
+def _add_from_session(actions: Any) -> None:
     command = command_of(
         actions,
         "from-session",

@@ -7,12 +7,13 @@ a repeated request gets its recorded answer.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,6 +34,7 @@ from appliance.supervisor import proxy_directory
 from appliance.types import Purpose, RolloutPlan, RunState
 
 KEY_VARIABLE = "CORRAL_ENGINE_KEY"
+NOTE = "proxy.json"
 _LIMITS = Limits(max_calls=1_000_000, max_sampled_tokens=1 << 40, max_replays=1_000_000)
 
 
@@ -76,23 +78,35 @@ async def serve(home: Path, wish: Wish, ready: Callable[[Serving], Awaitable[Non
         renderer = renderer_of(folder, config.model.renderer)
         run_id, rollout_id, token = _open_run(home, store, config, wish.run)
         log = home / "runs" / run_id / "engine.log"
+        with _alone(home / "runs" / run_id / NOTE, run_id):
+            try:
+                async with _engine(config, renderer, log, wish) as (engine, length):
+                    sampling = Sampling(
+                        temperature=config.rollout.temperature,
+                        max_tokens=config.rollout.max_tokens,
+                        context_length=length,
+                        seed=config.seed,
+                        rendering=config.rollout.rendering,
+                    )
+                    answerer = EngineAnswerer(engine, renderer, sampling)
+                    directory = proxy_directory(home) / str(os.getpid())  # several may serve one record
+                    async with Proxy(store, directory, _LIMITS, answerer, port=wish.port) as proxy:
+                        proxy.open(rollout_id, token)
+                        url = f"http://127.0.0.1:{proxy.port}"
+                        await ready(Serving(run_id, rollout_id, url, token, folder.name))
+            finally:
+                store.move_run(run_id, RunState.STOPPED, "the proxy was stopped; `corral proxy --run` goes on")
+
+
+@contextmanager
+def _alone(note: Path, run_id: str) -> Iterator[None]:
+    """Holds a run for one proxy: two would number its calls alike, and one would lose them."""
+    with note.open("rb") as held:
         try:
-            async with _engine(config, renderer, log, wish) as (engine, length):
-                sampling = Sampling(
-                    temperature=config.rollout.temperature,
-                    max_tokens=config.rollout.max_tokens,
-                    context_length=length,
-                    seed=config.seed,
-                    rendering=config.rollout.rendering,
-                )
-                answerer = EngineAnswerer(engine, renderer, sampling)
-                directory = proxy_directory(home) / str(os.getpid())  # several may serve one record
-                async with Proxy(store, directory, _LIMITS, answerer, port=wish.port) as proxy:
-                    proxy.open(rollout_id, token)
-                    url = f"http://127.0.0.1:{proxy.port}"
-                    await ready(Serving(run_id, rollout_id, url, token, folder.name))
-        finally:
-            store.move_run(run_id, RunState.STOPPED, "the proxy was stopped; `corral proxy --run` goes on")
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as e:
+            raise HostError(f"another `corral proxy` serves run {run_id}", "stop it first, or leave out --run") from e
+        yield
 
 
 @asynccontextmanager
@@ -118,7 +132,7 @@ def _open_run(home: Path, store: Store, config: RunConfig, run: str | None) -> t
     if run is not None:
         run_id = store.run(run).id
         try:
-            note = json.loads((home / "runs" / run_id / "proxy.json").read_text(encoding="utf-8"))
+            note = json.loads((home / "runs" / run_id / NOTE).read_text(encoding="utf-8"))
             rollout_id, token = int(note["rollout"]), str(note["token"])
         except (OSError, ValueError, LookupError) as e:
             raise StoreError(f"run {run_id} is not a proxy's: {e}", "leave out --run to begin a new one") from e
@@ -130,7 +144,7 @@ def _open_run(home: Path, store: Store, config: RunConfig, run: str | None) -> t
     (rollout,) = store.plan([RolloutPlan(run_id, Purpose.SINGLE, 0, "yours", "yours", 0)])
     store.begin(rollout.id, 0)
     token = secrets.token_urlsafe(16)
-    path = home / "runs" / run_id / "proxy.json"
+    path = home / "runs" / run_id / NOTE
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch(mode=0o600)
     path.write_text(json.dumps({"rollout": rollout.id, "token": token}), encoding="utf-8")

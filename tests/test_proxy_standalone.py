@@ -16,9 +16,11 @@ from appliance.config import resolve
 from appliance.errors import ConfigError, EngineError, HostError
 from appliance.load.drive import Size, Target, load, one_by_one, process
 from appliance.load.model import bodies, tokenizer_folder
+from appliance.record import reading
 from appliance.remote import RemoteEngine
 from appliance.rerender import compare_run
 from appliance.standalone import Serving, Wish, serve
+from appliance.types import RunState
 
 pytestmark = pytest.mark.anyio
 
@@ -88,6 +90,21 @@ async def test_a_remote_engine_that_does_not_keep_its_word_is_refused(engine: tu
             pass
     with pytest.raises(HostError, match="not an http"):
         RemoteEngine("ftp://x")
+
+
+async def test_one_run_is_served_by_one_proxy_at_a_time(tmp_path: Path, engine: tuple[Path, str]) -> None:
+    config = resolve(None, {"model.path": str(engine[0])})
+
+    async def never(serving: Serving) -> None:
+        raise AssertionError("it must not serve")
+
+    async def ready(serving: Serving) -> None:
+        with pytest.raises(HostError, match=f"another `corral proxy` serves run {serving.run}"):
+            await serve(tmp_path, Wish(config, engine[1], port=0, run=serving.run), never)
+        with reading(tmp_path) as store:
+            assert store.run(serving.run).state is RunState.RUNNING
+
+    await serve(tmp_path, Wish(config, engine[1], port=0), ready)
 
 
 async def test_a_proxy_without_a_model_says_what_to_name(tmp_path: Path) -> None:

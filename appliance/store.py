@@ -180,6 +180,12 @@ class Store:
         self._calls.forget(rollout_id)
         return attempt
 
+    def plan_again(self, rollout_id: int) -> bool:
+        """Puts a failed rollout back among those that wait; False when it has not failed."""
+        with self.write() as db:
+            sql = "UPDATE rollouts SET state=?, failure='', failure_detail='', ended_at=NULL WHERE id=? AND state=?"
+            return db.execute(sql, (RolloutState.PLANNED, rollout_id, RolloutState.FAILED)).rowcount == 1
+
     def move_rollout(self, rollout_id: int, state: RolloutState) -> None:
         """Says which phase an unfinished rollout is in."""
         with self.write() as db:
@@ -315,7 +321,7 @@ class Store:
         return [dict(row) for row in found]
 
     def command(self, run_id: str, kind: str, argument: str = "") -> None:
-        """Leaves a command for the supervisor: `stop`."""
+        """Leaves a command for the supervisor: `stop` (`now`), `pause`, `unpause`, `kill` or `retry` of a rollout."""
         with self.write() as db:
             db.execute(
                 "INSERT INTO commands(run_id, kind, argument, created_at) VALUES(?,?,?,?)",

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import signal
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
@@ -36,6 +35,7 @@ from appliance.reloading import reloading
 from appliance.rollout import Place, make_rollout
 from appliance.sampler import Sampler
 from appliance.shelf import Shelf
+from appliance.steering import Steering
 from appliance.store import Run, Store
 from appliance.taskimages import built_images
 from appliance.tasks import Pack, load_pack
@@ -45,7 +45,6 @@ from appliance.types import Purpose, Rollout, RolloutPlan, RunState
 from appliance.watch import check_disk, watch
 
 COMMAND_POLL_S = 0.5
-PROGRESS_S = 5.0
 
 
 class Drained(Exception):
@@ -63,12 +62,14 @@ class Supervisor:
     pack: Pack = field(init=False)
     draining: anyio.Event = field(init=False)
     folder: Path = field(init=False)
+    steering: Steering = field(init=False)
     why: str = "stopped by request"
 
     def __post_init__(self) -> None:
         self.config = from_record(self.run.config)
         self.folder = self.home / "runs" / self.run.id
         self.draining = anyio.Event()
+        self.steering = Steering(self.store, self.log)
 
     # ------------------------------------------------------------------ life
 
@@ -105,9 +106,13 @@ class Supervisor:
 
     async def _take_commands(self) -> None:
         while True:
-            for kind, _ in self.store.take_commands(self.run.id):
-                if kind == "stop":
-                    self._drain("stop was asked for")
+            for kind, argument in self.store.take_commands(self.run.id):
+                if kind != "stop":
+                    self.steering.take(kind, argument)
+                    continue
+                self._drain("stop was asked for")
+                if argument == "now":
+                    raise Drained
             await anyio.sleep(COMMAND_POLL_S)
 
     async def _take_signals(self, group: TaskGroup) -> None:
@@ -342,29 +347,13 @@ class Supervisor:
 
     async def _make(self, place: Place, rollouts: Sequence[Rollout], version: int, choose: Choose) -> None:
         """Makes those rollouts that have no outcome yet, `rollout.parallel` at once; raises Drained when stopping."""
-        waiting = iter(schedule.unfinished(rollouts))
-        started = time.monotonic()
-        total, before = len(rollouts), len(rollouts) - len(schedule.unfinished(rollouts))
-        finished = 0
-        told_at = started
 
-        async def worker() -> None:
-            nonlocal finished, told_at
-            for rollout in waiting:
-                if self.draining.is_set():
-                    return
-                task, harness = self.pack.task(rollout.plan.task), place.harnesses[rollout.plan.harness]
-                await make_rollout(place, rollout, task, choose(task, harness), version)
-                finished += 1
-                now = time.monotonic()
-                if now - told_at >= PROGRESS_S:
-                    told_at = now
-                    left = (total - before - finished) * (now - started) / finished
-                    self.log("info", "supervisor", f"{before + finished}/{total} rollouts, about {left:.0f} s left")
+        async def make(rollout: Rollout) -> None:
+            task, harness = self.pack.task(rollout.plan.task), place.harnesses[rollout.plan.harness]
+            await make_rollout(place, rollout, task, choose(task, harness), version)
 
-        async with anyio.create_task_group() as group:
-            for _ in range(self.config.rollout.parallel):
-                group.start_soon(worker)
+        unfinished = schedule.unfinished(rollouts)
+        await self.steering.work(unfinished, self.config.rollout.parallel, self.draining, make)
         self._stop_if_draining()
 
     def _stop_if_draining(self) -> None:

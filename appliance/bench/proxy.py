@@ -1,7 +1,9 @@
 """What the capture proxy costs a call: the same load straight, through it, and through other people's proxies.
 
 A scripted engine over real sockets thinks for a fixed time; *overhead* is a call's latency less the median latency of
-the same call made straight. Conversations go on as a harness's do: each call adds an echo and a tool's result.
+the same call made straight; the curve over prompt lengths is the proxy's own processor time, which is what a call is
+held up by on a quiet machine and does not hang on what else a busy one does. Conversations go on as a harness's do:
+each call adds an echo and a tool's result.
 """
 
 from __future__ import annotations
@@ -14,7 +16,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from appliance.config import home
@@ -22,8 +23,7 @@ from appliance.errors import HostError
 
 TEXT = "overhead of the capture proxy, straight and beside other proxies"
 CURVE = (1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 64_000, 128_000)
-_CURVE_CALLS = 8
-_CURVE_THINK_S = 0.15
+_CURVE_ROUNDS = 9
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -166,17 +166,12 @@ def _endure(bench: _Bench) -> tuple[int, int, float]:
 
 
 def _curve(bench: _Bench) -> list[list[float]]:
-    """[prompt tokens, overhead in ms] of a call that adds a result of 40 words, one call at a time."""
-    from appliance.load.drive import Target, one_by_one
+    """[prompt tokens, ms of processor time] of a call that adds a result of 40 words; nothing waits for anything."""
+    from appliance.load.drive import cpu_by_size
 
-    points: list[list[float]] = []
-    with _engine(bench, _CURVE_THINK_S) as (port, pid), _ours(bench, port, bench.folder / "curve", len(CURVE)) as ours:
-        straight = Target(port, lambda _: "/v1/chat/completions", pids=(pid,))
-        for number, num_tokens in enumerate(CURVE):
-            base = median(one_by_one(straight, number, num_tokens, _CURVE_CALLS)[1:])
-            through = median(one_by_one(ours, number, num_tokens, _CURVE_CALLS)[1:])
-            points.append([num_tokens, round(1e3 * (through - base), 2)])
-    return points
+    with _engine(bench, 0.0) as (port, _), _ours(bench, port, bench.folder / "curve", len(CURVE)) as ours:
+        found = cpu_by_size(ours, CURVE, _CURVE_ROUNDS)
+    return [[num_tokens, round(1e3 * used, 2)] for num_tokens, used in zip(CURVE, found, strict=True)]
 
 
 # ------------------------------------------------------------------ processes
@@ -224,7 +219,7 @@ def _table(found: dict[str, Any], rows: dict[str, dict[str, Any]], sizes: argpar
             f"{sizes.rollouts} rollouts of {sizes.rollout_calls} calls: {found['lost']} lost,"
             f" {found['doubled']} doubled, memory grew by {found['rss_growth_mb']} MB"
         )
-    lines += [f"{int(tokens):>8} prompt tokens: {ms:.2f} ms" for tokens, ms in found["curve"]]
+    lines += [f"{int(tokens):>8} prompt tokens: {ms:.2f} ms of processor time" for tokens, ms in found["curve"]]
     return "\n".join(lines)
 
 
@@ -247,7 +242,7 @@ def _picture(rows: dict[str, dict[str, Any]], curve: list[list[float]]) -> str:
         at = [
             (60 + 620 * n / max(1, len(curve) - 1), 330 - 120 * max(0.0, ms) / top) for n, (_, ms) in enumerate(curve)
         ]
-        parts.append('<text x="20" y="196" font-weight="bold">by prompt tokens</text>')
+        parts.append('<text x="20" y="196" font-weight="bold">Processor time of a call by prompt tokens, ms</text>')
         line = " ".join(f"{x:.1f},{y:.1f}" for x, y in at)
         parts.append(f'<polyline points="{line}" fill="none" stroke="#bc4b51" stroke-width="2.5"/>')
         for (x, y), (tokens, ms) in zip(at, curve, strict=True):

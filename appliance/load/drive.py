@@ -12,12 +12,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
+from statistics import median
 
 from appliance.errors import HostError
 from appliance.httpline import HttpLine
 from appliance.load.model import bodies
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_WARM = 2
+_SETTLE_S = 0.01
+"""What the proxy does after its answer is a call's cost too."""
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -93,21 +97,28 @@ async def _load(target: Target, size: Size) -> Found:
     return found
 
 
-def one_by_one(target: Target, number: int, num_tokens: int, num_calls: int) -> list[float]:
-    """Latencies in seconds of one conversation's calls."""
-    return asyncio.run(_load_one(target, number, num_tokens, num_calls))
+def cpu_by_size(target: Target, sizes: Sequence[int], num_rounds: int) -> list[float]:
+    """Median seconds of processor time of one call that goes on with a conversation, for each size in tokens.
+
+    One call at a time, and the sizes take turns, so that what else the machine does falls on all of them alike.
+    """
+    return asyncio.run(_cpu_by_size(target, sizes, num_rounds))
 
 
-async def _load_one(target: Target, number: int, num_tokens: int, num_calls: int) -> list[float]:
-    client, latencies = HttpLine(f"http://127.0.0.1:{target.port}", {"user-agent": "bench/1"}), []
-    for body in islice(bodies(number, num_tokens), num_calls):
-        asked = time.perf_counter()
-        reply = await client.post(target.path(number), body, target.headers)
-        if reply.status != 200:
-            raise HostError(f"the proxy under load answered {reply.status}: {reply.body[:200]!r}")
-        latencies.append(time.perf_counter() - asked)
+async def _cpu_by_size(target: Target, sizes: Sequence[int], num_rounds: int) -> list[float]:
+    client = HttpLine(f"http://127.0.0.1:{target.port}", {"user-agent": "bench/1"})
+    conversations = [bodies(number, num_tokens) for number, num_tokens in enumerate(sizes)]
+    used: list[list[float]] = [[] for _ in sizes]
+    for _ in range(_WARM + num_rounds):
+        for number, conversation in enumerate(conversations):
+            body, before = next(conversation), _fine_cpu_s(target.pids)
+            reply = await client.post(target.path(number), body, target.headers)
+            if reply.status != 200:
+                raise HostError(f"the proxy under load answered {reply.status}: {reply.body[:200]!r}")
+            await asyncio.sleep(_SETTLE_S)
+            used[number].append(_fine_cpu_s(target.pids) - before)
     await client.close()
-    return latencies
+    return [median(found[_WARM:]) for found in used]
 
 
 @contextmanager
@@ -139,9 +150,15 @@ def rss(pids: Sequence[int]) -> int:
 
 
 def cpu_s(pids: Sequence[int]) -> float:
-    """Seconds of processor time that processes have used."""
+    """Seconds of processor time that processes have used, in steps of a hundredth."""
     total = 0
     for pid in pids:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         total += int(fields[11]) + int(fields[12])
     return total / _TICKS_PER_S
+
+
+def _fine_cpu_s(pids: Sequence[int]) -> float:
+    """The same of their living threads, exactly."""
+    found = (file for pid in pids for file in Path(f"/proc/{pid}/task").glob("*/schedstat"))
+    return sum(int(file.read_text().split()[0]) for file in found) / 1e9

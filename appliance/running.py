@@ -108,7 +108,7 @@ def supervise(home: Path, run_id: str, emit: Emit) -> str:
 def run_to_its_end(act: Callable[[], Awaitable[T]]) -> T:
     """Runs `act`; an error of ours that task groups wrapped comes out as itself."""
     try:
-        return anyio.run(act)
+        return anyio.run(act, backend_options={"use_uvloop": True})
     except BaseExceptionGroup as group:
         found = first_of(group)
         if found is None:

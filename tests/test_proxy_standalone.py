@@ -14,7 +14,7 @@ import pytest
 from appliance.cli import main
 from appliance.config import resolve
 from appliance.errors import ConfigError, EngineError, HostError
-from appliance.load.drive import Size, Target, load, one_by_one, process
+from appliance.load.drive import Size, Target, cpu_by_size, load, process
 from appliance.load.model import bodies, tokenizer_folder
 from appliance.record import reading
 from appliance.remote import RemoteEngine
@@ -122,4 +122,5 @@ def test_the_load_of_the_bench_loses_and_doubles_nothing(tmp_path: Path, engine:
         target = Target(own, lambda n: f"/s/t{n}/v1/chat/completions", pids=(pid,))
         found = load(target, Size(5, 100, 0, 4))
         assert (found.failed, len(found.latencies)) == (0, 20) and found.rss_after > 0
-        assert len(one_by_one(target, 5, 100, 2)) == 2
+        used = cpu_by_size(target, (100,), 2)
+        assert len(used) == 1 and used[0] > 0

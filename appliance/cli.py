@@ -25,6 +25,7 @@ from appliance.commands import (
     run,
     sandboxes,
     service,
+    steer,
     tasks,
     tree,
     trees,
@@ -69,6 +70,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="COMMAND")
     for group in (
         run,
+        steer,
         look,
         keep,
         harness,

@@ -83,14 +83,19 @@ def unfinished_run(home: Path, run_id: str | None) -> str:
 
 def stop(home: Path, run_id: str | None) -> str:
     """Leaves a stop command for the active run's supervisor; an error when none is alive."""
+    return steer(home, run_id, "stop")
+
+
+def steer(home: Path, run_id: str | None, kind: str, argument: str = "") -> str:
+    """Leaves a command for the active run's supervisor and returns the run; an error when none is alive."""
     holder = supervisor_of(home)
     if holder is None:
-        raise ApplianceError("no supervisor is running", "nothing to stop; `corral status` shows the runs")
+        raise ApplianceError("no supervisor is running", f"nothing to {kind}; `corral status` shows the runs")
     with writing(home) as store:
         run = store.run(run_id or str(holder["run"]))
         if run.id != holder["run"]:
-            raise ApplianceError(f"run {run.id} is not active; {holder['run']} is", f"corral stop {holder['run']}")
-        store.command(run.id, "stop")
+            raise ApplianceError(f"run {run.id} is not active; {holder['run']} is", f"corral {kind} {holder['run']}")
+        store.command(run.id, kind, argument)
         return run.id
 
 

@@ -155,3 +155,18 @@ def test_commands_that_make_no_sense_are_said_and_do_nothing(builder: Builder) -
         r.steering.take(kind, argument)
     assert "'dance'" in r.said[0] and "'x'" in r.said[1] and "not under way" in r.said[2]
     assert r.states() == [RolloutState.PLANNED]
+
+
+def test_the_commands_ask_the_supervisor_that_is_alive_and_only_that(
+    builder: Builder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from appliance.cli import main
+    from appliance.lock import lock
+
+    monkeypatch.setenv("CORRAL_HOME", str(builder.home))
+    assert main(["kill", "7"]) == 1 and "nothing to kill" in capsys.readouterr().err
+    with lock(builder.home, "r1"):
+        for words in (["pause"], ["unpause", "--json"], ["kill", "7"], ["retry", "8"]):
+            assert main(words) == 0
+    assert '"command": "unpause"' in capsys.readouterr().out
+    assert builder.store.take_commands("r1") == [("pause", ""), ("unpause", ""), ("kill", "7"), ("retry", "8")]

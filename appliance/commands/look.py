@@ -16,6 +16,8 @@ def add(commands: Any) -> None:
     command.add_argument("run", nargs="?", help="id of the run; the newest by default")
     command = command_of(commands, "report", _report, "the closing table of a run")
     command.add_argument("run", nargs="?", help="id of the run; the newest by default")
+    command.epilog = "example: corral report demo-1129-101500-0a1b --html run.html"
+    command.add_argument("--html", type=Path, metavar="FILE", help="write one self-contained page that opens offline")
     command = command_of(commands, "calls", _calls, "the calls of one rollout, as text", "42")
     command.add_argument("rollout", type=int, help="number of the rollout")
     command = command_of(commands, "doctor", _doctor, "check this machine; every failure with its remedy")
@@ -40,6 +42,11 @@ def _report(arguments: argparse.Namespace) -> None:
         run = store.run(arguments.run) if arguments.run else newest(store)
         found = summary(store, run.id)
         lines = [table(found), *curve_lines(store.rollouts(run.id))]
+        if arguments.html:
+            from appliance.reporthtml import write_report
+
+            write_report(home(), store, run.id, arguments.html)
+            found, lines = found | {"html": str(arguments.html)}, [*lines, str(arguments.html)]
     show(arguments, found, "\n".join(lines))
 
 

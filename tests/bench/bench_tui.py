@@ -1,0 +1,122 @@
+"""How the terminal UI feels on a large record: time to the first screen, answer to a key, processor time when idle.
+
+    python tests/bench/bench_tui.py [--rollouts 10000] [--events 100000] [--writes 64]
+
+Keys are pressed while a thread writes `--writes` rollout updates and events a second into the same record.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from tui_record import a_busy_record
+
+from appliance.store import Store
+from tui.app import CorralApp
+
+KEYS = [*"jjkGg2jjjGg3j4kk7j2jk81j"] * 4
+
+
+def fill(home: Path, rollouts: int, events: int) -> None:
+    """A run of that many graded rollouts and events beside a busy one."""
+    builder = a_busy_record(home)
+    with builder.store.write() as db:
+        now = time.time()
+        db.executemany(
+            "INSERT INTO rollouts(run_id, purpose, step, harness, task, idx, grp, state, reward, attempt, created_at,"
+            " started_at, ended_at, last_event_at, num_calls) VALUES('demo-1a2b','train',?,'pi',?,?,'g','graded',?,1,"
+            "?,?,?,?,5)",
+            ((100 + n // 64, f"task-{n % 64}", n, n % 3 / 2, now, now, now + 9, now + 9) for n in range(rollouts)),
+        )
+        db.executemany(
+            "INSERT INTO events(run_id, at, level, part, message) VALUES('demo-1a2b',?,'info','supervisor',?)",
+            ((now, f"event {n} of many, with a message of usual length") for n in range(events)),
+        )
+    builder.close()
+
+
+def first_screen_s(home: Path) -> float:
+    """A new interpreter until the first screen is drawn, in seconds."""
+    code = (
+        "import asyncio, sys; from pathlib import Path; from tui.app import CorralApp\n"
+        "async def go():\n"
+        "    app = CorralApp(Path(sys.argv[1]))\n"
+        "    async with app.run_test(size=(120, 40)) as pilot:\n"
+        "        while not app.has_record: await asyncio.sleep(0.005)\n"
+        "        await pilot.pause(); app.exit()\n"
+        "    app.close()\n"
+        "asyncio.run(go())"
+    )
+    began = time.perf_counter()
+    subprocess.run([sys.executable, "-c", code, str(home)], check=True, cwd=Path(__file__).resolve().parents[2])
+    return time.perf_counter() - began
+
+
+def writing(home: Path, per_s: int, end: threading.Event) -> None:
+    """Signs of life of rollouts and events, `per_s` a second, as a run of many rollouts makes them."""
+    store, number = Store.open(home / "record.db"), 0
+    while not end.wait(1 / per_s):
+        number += 1
+        store.log("info", "proxy", f"call {number}", "demo-1a2b")
+    store.close()
+
+
+async def measure(home: Path, per_s: int) -> dict[str, float]:
+    """Milliseconds from a key to the drawn screen, and the share of a core that an idle UI takes."""
+    app, end, waits = CorralApp(home), threading.Event(), []
+    async with app.run_test(size=(120, 40)) as pilot:
+        while not app.has_record:
+            await asyncio.sleep(0.01)
+        began, cpu = time.monotonic(), time.process_time()
+        await asyncio.sleep(10)
+        idle = (time.process_time() - cpu) / (time.monotonic() - began)
+        writer = threading.Thread(target=writing, args=(home, per_s, end))
+        writer.start()
+        for key in KEYS:
+            began = time.perf_counter()
+            await pilot.press(key)
+            app.screen._compositor.render_strips()
+            waits.append(1000 * (time.perf_counter() - began))
+            await asyncio.sleep(0.15)
+        end.set()
+        writer.join()
+        app.exit()
+    app.close()
+    waits.sort()
+    return {
+        "key_p50_ms": statistics.median(waits),
+        "key_p95_ms": waits[int(0.95 * len(waits))],
+        "key_max_ms": waits[-1],
+        "idle_core_share": idle,
+    }
+
+
+def main() -> None:
+    """Builds the record, measures, prints one JSON object."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rollouts", type=int, default=10_000)
+    parser.add_argument("--events", type=int, default=100_000)
+    parser.add_argument("--writes", type=int, default=64)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        fill(Path(folder), arguments.rollouts, arguments.events)
+        found = {"first_screen_s": min(first_screen_s(Path(folder)) for _ in range(3))}
+        found |= asyncio.run(measure(Path(folder), arguments.writes))
+    found["load"] = os.getloadavg()[0]
+    print(json.dumps({key: round(value, 4) for key, value in found.items()}))
+
+
+if __name__ == "__main__":
+    main()

@@ -83,6 +83,7 @@ def _refuse_network(path: Path) -> None:
 def _prepare(path: Path, db: sqlite3.Connection, readonly: bool) -> None:
     """Sets the connection up and brings the record to this schema; a reader, and a live old supervisor, forbid that."""
     db.row_factory = sqlite3.Row
+    db.execute("PRAGMA trusted_schema=OFF")  # a record may come from anywhere
     names = waiting(path, db)
     if names and readonly:
         raise StoreError(f"{path}: written by an older Corral", "run `corral db migrate`; it keeps a copy of it")

@@ -11,11 +11,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
+from anyio import to_thread
 
 from appliance.answerer import EngineAnswerer, Sampling
 from appliance.config import RunConfig, num_gpus
-from appliance.engine import EngineSettings, Swap
-from appliance.errors import EngineError, HostError
+from appliance.engine import EngineSettings, Swap, weights_sha256
+from appliance.errors import EngineError, HostError, ModelError
 from appliance.family import renderer_of
 from appliance.render import Renderer
 from appliance.replicas import Replicas
@@ -75,7 +76,14 @@ class Sampler:
         """Loads a version of the run, unless it is the current one, and sees that its weights answer."""
         if version == self._loaded:
             return
-        swap = await self._swap(version, self._store.adapter_folder(self._run_id, version))
+        folder = self._store.adapter_folder(self._run_id, version)
+        recorded = {number: sha256 for number, _, sha256 in self._store.versions(self._run_id)}[version]
+        if await to_thread.run_sync(weights_sha256, folder) != recorded:
+            raise ModelError(
+                f"{folder}: cut short or changed since it was recorded as version {version}",
+                "put the folder back from a copy, or start a new run; the record itself is whole (`corral db check`)",
+            )
+        swap = await self._swap(version, folder)
         self._loaded = version
         self._store.log(
             "info", "engine", f"version {version} answers (logprobs moved by up to {swap.shift:.4f})", self._run_id

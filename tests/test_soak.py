@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from soak.chaos import Chaos, drill, is_clean
 
 from appliance.store import Store
 from appliance.types import Purpose, Reward, RolloutPlan
+from tests.soak.chaos import Chaos, drill, is_clean
 
 KEYS = {"kills", "by_process", "calls_lost", "graded_twice", "left_behind", "replay_identical"}
 

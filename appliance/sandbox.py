@@ -341,13 +341,15 @@ class Podman:
     async def _remove_surely(self, name: str) -> bool:
         """Remove even under cancellation and after a service death, within a bound; False if in vain."""
         is_foreign = isinstance(self._service, ForeignService)  # we cannot start it again
+        starts_left = 4  # a Podman that cannot be started at all is not waited for
         with anyio.move_on_after(FOREIGN_TEARDOWN_S if is_foreign else TEARDOWN_S, shield=True):
-            while True:
+            while starts_left:
                 try:
                     await self._ready()
                     await self._remove(name)
                     return True
-                except (SandboxError, HostError):
+                except (SandboxError, HostError) as error:
+                    starts_left -= isinstance(error, HostError)
                     await anyio.sleep(0.1)  # it died under the removal; the next look starts it again
         return False
 

@@ -12,10 +12,10 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
 KEYS: tuple[tuple[str, str], ...] = (
-    ("1 – 9", "Runs Rollouts Curve Log Calls Tree Rewards Hardware Sandboxes"),
-    (":", "any view or act by name: traffic tasks checkpoints harnesses …"),
+    ("1 – 9", "the views; the line on top says which one is in front"),
+    (":", "any view or act by name, further views too"),
     ("j k  g G", "down and up, first and last (also arrows, Home, End)"),
-    ("enter  esc", "open what the cursor is on; clear, then go back"),
+    ("enter esc", "open what the cursor is on; clear, then go back"),
     ("/", "filter a list; find in a text (enter: next place)"),
     ("space  y", "mark rows for an act; copy the id under the cursor"),
     ("f", "freeze the screen, or go on"),

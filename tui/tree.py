@@ -176,8 +176,8 @@ def _story(node: NodeLine, by_advantage: bool) -> list[Paragraph]:
         state = f"not trained: {node.left_out}" if node.left_out else "trained"
         lines = [(f"call {node.call} · {node.branch} · {state}", "text")]
     legend = (
-        "colours: advantage (raised, lowered, unmoved)"
+        "colours: advantage; underlined: lowered"
         if by_advantage
-        else "colours: probability ≥ 80 %, ≥ 40 %, ≥ 10 %"
+        else "colours: probability ≥ 80, 40, 10 %; underlined: rarer"
     )
-    return [(f"{legend}; c changes, underlined: rare or lowered", "muted"), *lines]
+    return [(f"{legend}; c changes", "muted"), *lines]

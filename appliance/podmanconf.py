@@ -190,7 +190,8 @@ def podman_environment(home: Path) -> dict[str, str]:
     traits = HostTraits.read()
     try:
         places.storage.mkdir(parents=True, exist_ok=True)
-        places.run.mkdir(parents=True, exist_ok=True, mode=0o700)
+        places.run.mkdir(parents=True, exist_ok=True)
+        places.run.chmod(0o711)  # others see nothing in it; a sandbox's user must pass through to its proxy
         _write(places.settings / "containers.conf", containers_conf(places, traits))
         _write(places.settings / "storage.conf", storage_conf(places))
         for may_nest in (False, True):

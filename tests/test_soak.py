@@ -39,5 +39,6 @@ def test_I8_random_kills_lose_repeat_and_leave_nothing(tmp_path: Path) -> None:
     found = drill(tmp_path / "soak", "scripted", kills=8, seed=0)
     assert found.keys() >= KEYS and found["kills"] == 8
     assert is_clean(found), found
-    assert set(found["rollouts"]) == {"graded"}, found
+    # a rollout that was hit more often than it may be tried again has failed, with a name
+    assert set(found["rollouts"]) <= {"graded", "failed"} and found["rollouts"]["graded"] > 0, found
     assert (tmp_path / "soak" / "chaos.json").exists()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +15,9 @@ import anyio
 import pytest
 
 from appliance.config import CHECKOUT, resolve
+from appliance.engine_child import Child, EngineSettings
 from appliance.errors import HostError
+from appliance.podmanconf import PodmanPlaces, podman_environment
 from appliance.record import writing
 from appliance.running import supervise
 from appliance.sections import RecordSection
@@ -116,6 +119,28 @@ def test_a_real_clock_does_not_jump() -> None:
 
     anyio.run(look)
     assert told == []
+
+
+def test_the_folder_of_sockets_shows_nothing_to_others(tmp_path: Path) -> None:
+    podman_environment(tmp_path)
+    run = PodmanPlaces.under(tmp_path).run
+    assert stat.S_IMODE(run.stat().st_mode) == 0o711
+    run.rmdir()
+
+
+def test_the_engines_socket_lies_in_a_folder_of_its_owner_alone(tmp_path: Path) -> None:
+    program = (sys.executable, "-c", "import time; time.sleep(60)")
+    settings = EngineSettings(model=tmp_path, log=tmp_path / "engine.log", program=program)
+    modes = []
+
+    async def look() -> None:
+        child = await Child.start(settings)
+        modes.append(stat.S_IMODE(child.socket.parent.stat().st_mode))
+        await child.stop()
+        assert not child.socket.parent.exists()
+
+    anyio.run(look)
+    assert modes == [0o700]
 
 
 def test_the_record_and_its_journal_are_for_their_owner_alone(tmp_path: Path) -> None:

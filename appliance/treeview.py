@@ -101,7 +101,12 @@ def text(found: dict[str, Any]) -> str:
     for fork in found["forks"]:
         lines.append(f"⑂ call {fork['call']} left call {fork['reference']} at token {fork['at']}: {fork['cause']}")
         lines.append(f"    {_short(fork['expected'])} → {_short(fork['found'])}   {fork['remedy']}")
-    return "\n".join(line.rstrip() for line in lines)
+    return "\n".join(_printable(line.rstrip()) for line in lines)
+
+
+def _printable(line: str) -> str:
+    """Names of tasks and labels of failures are untrusted too: what is no printable character is told as its code."""
+    return line if line.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)
 
 
 def _drawn(found: dict[str, Any]) -> Iterator[str]:

@@ -50,7 +50,7 @@ def test_the_page_holds_numbers_curves_steps_and_trees_and_loads_nothing(builder
     assert "default-src 'none'" in text.replace("&#x27;", "'")
     for word in ("pi before", "mean reward by step", "logprob_gap", f"rollout {rollout}", "trained", "seed 0"):
         assert word in text
-    assert "&lt;script&gt;" in text and "\x1b" not in text
+    assert "&lt;script&gt;" in text and "\\x1b[2J" in text and "\x1b" not in text
 
 
 def test_a_page_that_is_there_is_not_written_over(builder: Builder, tmp_path: Path) -> None:

@@ -103,8 +103,12 @@ def test_settings_say_what_decided_each_value(builder: Builder) -> None:
 
     config = resolve(None, {"train.steps": "5"}).model_dump(mode="json")
     builder.store.create_run("r2", "five", config, 0, "test")
-    (screen,) = drive(CorralApp(builder.home), f"{go('settings')} slash t r a i n . s t e p s enter")
+    keys = f"{go('settings')} slash t r a i n . s t e p s enter"
+    (screen,) = drive(CorralApp(builder.home), keys)
     assert re.search(r"train\.steps +5 +● this run", screen) and "default 8" in screen
+    (builder.home / "runs" / "r2").mkdir(parents=True)
+    (builder.home / "runs" / "r2" / "sources.json").write_text('{"train.steps": "command line"}')
+    assert re.search(r"train\.steps +5 +● command line", drive(CorralApp(builder.home), keys)[0])
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ class SettingsView(TableView[Setting]):
     COLUMNS = (
         Column("Key", 26),
         Column("Value", 14, grow=1),
-        Column("Decided by", 12),
+        Column("Decided by", 14),
         Column("Meaning", 10, grow=3),
     )
     EMPTY = "No configuration was read yet."

@@ -6,11 +6,12 @@ import argparse
 import json
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from appliance.commands.printing import command_of, overrides_of, show, show_event
-from appliance.config import CHECKOUT, RunConfig, home, resolve
+from appliance.config import CHECKOUT, home, resolve, sources
 
 EXIT_STOPPED = 3
 TOML = "data/demo.toml"
@@ -50,22 +51,24 @@ def add(commands: Any) -> None:
 
 
 def _demo(arguments: argparse.Namespace) -> int:
-    return _start(arguments, resolve(arguments.toml, overrides_of(arguments)))
+    return _start(arguments, overrides_of(arguments))
 
 
 def _train(arguments: argparse.Namespace) -> int:
-    return _start(arguments, resolve(arguments.toml, overrides_of(arguments)))
+    return _start(arguments, overrides_of(arguments))
 
 
 def _coldstart(arguments: argparse.Namespace) -> int:
     overrides = overrides_of(arguments) | {"train.steps": "0", "evaluation.enabled": "false"}
-    return _start(arguments, resolve(arguments.toml, overrides))
+    return _start(arguments, overrides)
 
 
-def _start(arguments: argparse.Namespace, config: RunConfig) -> int:
+def _start(arguments: argparse.Namespace, overrides: Mapping[str, str]) -> int:
     from appliance import running
 
-    run_id = running.create(home(), config)
+    run_id = running.create(home(), resolve(arguments.toml, overrides))
+    decided = {key: source for key, source in sources(arguments.toml, overrides).items() if source != "default"}
+    (home() / "runs" / run_id / "sources.json").write_text(json.dumps(decided, indent=1) + "\n", encoding="utf-8")
     return _go_on(arguments, run_id)
 
 

@@ -28,10 +28,11 @@ class Part:
 
 def python_part(name: str, version: str, sha256: str) -> Part:
     """A Python package; its licence as its own metadata tells, when it is installed here in that version."""
-    return Part("library", name, version, sha256, _licence(name, version), f"pkg:pypi/{name.lower()}@{version}")
+    return Part("library", name, version, sha256, licence_of(name, version), f"pkg:pypi/{name.lower()}@{version}")
 
 
-def _licence(name: str, version: str) -> str:
+def licence_of(name: str, version: str) -> str:
+    """The licence that an installed package of this version tells of itself; '' where it does not."""
     try:
         told: Any = metadata(name)  # an email message, whatever its declared type says
     except PackageNotFoundError:

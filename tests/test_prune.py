@@ -69,6 +69,18 @@ def test_of_a_retried_prompt_the_leaf_that_was_not_gone_on_from_is_dead() -> Non
     assert sorted(found.rows[0].calls.tolist()) == [-1, -1, 1, 2]
 
 
+def test_a_turn_that_drifted_costs_no_other_turn_its_training() -> None:
+    """The echo of the second answer was encoded anew: a fork; every sampled token still trains, once (rllm#352)."""
+    first = words(0, a_sample([1], [2, 3]), USER, answer="one")
+    second = words(1, a_sample([1, 2, 3, 4], [5, 6]), USER, first.answer, Message("user", "b"), answer="two")
+    drifted = a_sample([1, 2, 3, 4, 5, 9, 7], [8])
+    third = words(2, drifted, USER, first.answer, Message("user", "b"), second.answer, Message("user", "c"), answer="x")
+    found = recovered([first, second, third], BranchesSection())
+    assert found.left_out == {}
+    trained = [(c, t) for row in found.rows for c, t in zip(row.calls[row.mask], row.ids[row.mask], strict=True)]
+    assert sorted(trained) == [(0, 2), (0, 3), (1, 5), (1, 6), (2, 8)]
+
+
 def test_an_answer_that_the_harness_threw_away_is_a_dead_leaf() -> None:
     bad = words(0, a_sample([1], [2]), USER, answer="no tool call")
     after = words(1, a_sample([1, 7], [5]), USER, Message("user", "answer with a tool call"), answer="fine")

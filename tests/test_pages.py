@@ -102,10 +102,12 @@ def test_the_terminal_ui_reads_a_page_of_a_long_run_and_counts_all_of_it(tmp_pat
     run_id, newest = fill(tmp_path, 8000)
     reader = Reader(tmp_path)
     try:
-        snapshot = reader.poll(Wanted(run_id=run_id, rollout_id=3))
+        snapshot = reader.poll(Wanted(run_id, 3, "rollouts"))
+        called = reader.poll(Wanted(run_id, 3, "calls"))
+        curve = reader.poll(Wanted(run_id, 3, "curve")).curve
     finally:
         reader.close()
     assert snapshot.problem is None and len(snapshot.rollouts) == pages.PAGE < snapshot.counts["graded"] == 800
     assert snapshot.rollouts[0].id == newest  # the newest that ended on top
-    assert snapshot.rollout is not None and snapshot.rollout.id == 3 and len(snapshot.calls) == 10
-    assert sum(step.num_rollouts for step in snapshot.curve.steps) == 800
+    assert called.rollout is not None and called.rollout.id == 3 and len(called.calls) == 10
+    assert sum(step.num_rollouts for step in curve.steps) == 800

@@ -41,11 +41,23 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A sandbox that runs: what it was made from, when, and its first process on this host (0: unknown)."""
+    """A sandbox that runs: what it was made from, when, its first process on this host and Podman's monitor of it
+    (0: unknown).
+    """
 
     spec: SandboxSpec
     at: float
     pid: int
+    monitor: int = 0
+
+    def is_monitored(self) -> bool:
+        """Whether its monitor lives: without it Podman never learns how the sandbox ended."""
+        if not self.monitor:
+            return True
+        try:
+            return Path(f"/proc/{self.monitor}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        except OSError:
+            return False
 
 
 def not_started(spec: SandboxSpec, said: str) -> SandboxError:

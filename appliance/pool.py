@@ -210,12 +210,13 @@ class Pool:
     # ------------------------------------------------------------------ waiting
 
     def _take(self, kind: Kind) -> Slot | None:
-        """The oldest that waits on a host that is well; those that waited too long are not taken."""
+        """The oldest that waits on a host that is well; one that waited too long or lost its monitor is not taken."""
         ready = self._ready[kind]
         for _ in range(len(ready)):
             slot = ready.popleft()
             is_lost = time.monotonic() - slot.host.lost_at < LOST_S
-            if not is_lost and time.monotonic() - slot.made_at < WAITS_S / 2:
+            is_fresh = time.monotonic() - slot.made_at < WAITS_S / 2
+            if not is_lost and is_fresh and slot.waiting.is_monitored():
                 slot.is_warm = True
                 return slot
             assert self._tasks is not None

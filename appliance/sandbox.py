@@ -138,7 +138,7 @@ class Podman:
         self._ours.add(spec.name)
         at = await self._launch(spec)
         state = await self._state(spec.name)
-        return Started(spec, at, state.get("Pid", 0))
+        return Started(spec, at, state.get("Pid", 0), state.get("ConmonPid", 0))
 
     async def go(self, waiting: Started, argv: tuple[str, ...], env: Mapping[str, str], limits: Limits) -> Started:
         """Give a waiting sandbox its command; its time counts from now, its times are those of `limits`."""

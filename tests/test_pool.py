@@ -118,3 +118,19 @@ def test_a_sandbox_that_cannot_be_removed_changes_nothing_about_its_rollout(tmp_
 
     anyio.run(use)
     assert ends == ["graded"] and list((tmp_path / "sandboxes").iterdir()) == []
+
+
+def test_a_waiting_sandbox_whose_monitor_was_killed_is_seen() -> None:
+    spec = SandboxSpec("s", "image", ())
+    monitor = subprocess.Popen(["sleep", "600"])
+    try:
+        assert Started(spec, 0.0, 0, monitor.pid).is_monitored() and Started(spec, 0.0, 0).is_monitored()
+        monitor.kill()
+        assert monitor.pid  # not reaped yet: a zombie is no monitor
+        while Path(f"/proc/{monitor.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+            pass
+        assert not Started(spec, 0.0, 0, monitor.pid).is_monitored()
+    finally:
+        monitor.kill()
+        monitor.wait()
+    assert not Started(spec, 0.0, 0, monitor.pid).is_monitored()

@@ -1,7 +1,4 @@
-"""The command line: every act and view, plain or as JSON. `corral` alone opens the terminal UI.
-
-Exit codes: 0 done · 1 failed with a message · 2 wrong usage · 3 stopped before the end (`corral resume` goes on).
-"""
+"""The command line: every act and view, plain or as JSON. `corral` alone opens the terminal UI."""
 
 from __future__ import annotations
 
@@ -35,6 +32,26 @@ from appliance.config import home, resolve
 from appliance.errors import CorralError
 from appliance.offline import switch_off
 
+EXIT_CODES = {
+    0: "done",
+    1: "failed, with a message and its remedy; or what was checked is not well",
+    2: "wrong usage: an unknown command or option",
+    3: "the run stopped before its end; `corral resume` goes on",
+    130: "interrupted by Ctrl-C (a run that is under way drains and ends with 3)",
+}
+INTERRUPTED = 130
+ENVIRONMENT = {
+    "CORRAL_HOME": "folder of the record, runs, images and models; by default `corral` in the XDG data folder",
+    "CORRAL_PODMAN_HOME": "folder of images and container storage, so that several records can share them",
+    "CORRAL_RUN_…": "a key of a run's TOML, with `__` for the dot: `CORRAL_RUN_TRAIN__STEPS=4`; lists are JSON",
+    "CORRAL_HARNESSES": "a further folder of harness files",
+    "CORRAL_TEACHER_KEY": "key that is sent to `coldstart.teacher`",
+    "CORRAL_ENGINE_KEY": "key that `corral proxy --engine` sends to its engine",
+    "CORRAL_DEBIAN_MIRROR": "mirror that the base image's Debian packages come from",
+    "CORRAL_PYTHON": "the Python that `install.sh` uses",
+    "NO_COLOR": "the terminal UI uses greys alone",
+    "VISUAL, EDITOR": "what the terminal UI opens texts in",
+}
 EXAMPLES = """examples:
   corral                         the terminal UI
   corral demo                    the shipped run: cold start, training, evaluation
@@ -55,6 +72,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except BrokenPipeError:
         return 0
+    except KeyboardInterrupt:
+        complain(CorralError("interrupted"), arguments)
+        return INTERRUPTED
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -62,7 +82,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="corral",
         description="Train agent policies inside the harnesses they will run in.",
-        epilog=EXAMPLES,
+        epilog=EXAMPLES + "\nexit codes:\n" + "\n".join(f"  {code:<4} {text}" for code, text in EXIT_CODES.items()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.set_defaults(act=_tui, json=False, plain=False, readonly=False)

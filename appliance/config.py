@@ -33,7 +33,7 @@ from appliance.sections import (
 )
 
 ENV_PREFIX = "CORRAL_RUN_"
-LISTS = ("harnesses", "train.harness_weights")
+LISTS = ("harnesses", "tasks.families", "train.harness_weights")
 """Keys whose text on the command line is a list, parted by commas."""
 CHECKOUT = Path(__file__).resolve().parent.parent
 
@@ -219,7 +219,7 @@ def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
 def _nested(key: str, text: str) -> dict[str, Any]:
     """`train.steps`, `5` → {"train": {"steps": "5"}}; the validator turns the text into the key's type."""
     section, _, name = key.rpartition(".")
-    value: Any = [part.strip() for part in text.split(",")] if key in LISTS else text
+    value: Any = [part.strip() for part in text.split(",") if part.strip()] if key in LISTS else text
     return {section: {name: value}} if section else {name: value}
 
 

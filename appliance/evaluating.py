@@ -47,13 +47,17 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What to evaluate on. Empty `packs`, `harnesses` or `split`, or 0 `attempts` or `max_tasks`: as the run says."""
+    """What to evaluate on. Empty `packs`, `harnesses` or `split`, or 0 `attempts` or `max_tasks`: as the run says.
+
+    Empty `families`: the run's own in its own pack, all of another's.
+    """
 
     packs: tuple[str, ...] = ()
     harnesses: tuple[str, ...] = ()
     attempts: int = 0
     split: str = ""
     max_tasks: int = 0
+    families: tuple[str, ...] = ()
 
 
 def evaluate(home: Path, policies: Sequence[Policy], asked: Asked, emit: Emit) -> dict[str, Any]:
@@ -79,33 +83,33 @@ def _configs(home: Path, policy: Policy, asked: Asked) -> list[tuple[Pack, RunCo
     """(pack, configuration of the run with what was asked for laid over it), one a pack."""
     with reading(home) as store:
         config = from_record(store.run(policy.run).config)
-    found = []
-    for name in asked.packs or (config.tasks.pack,):
-        own = config.pack_path
-        tasks = config.tasks.model_copy(
-            update={"pack": name} | ({"held_out_split": asked.split} if asked.split else {})
-        )
-        changed = config.model_copy(
-            update={
-                "tasks": tasks,
-                "harnesses": list(asked.harnesses or config.harnesses),
-                "evaluation": config.evaluation.model_copy(
-                    update={
-                        "attempts": asked.attempts or config.evaluation.attempts,
-                        "max_tasks": asked.max_tasks or config.evaluation.max_tasks,
-                    }
-                ),
-            }
-        )
-        pack = load_pack(changed.pack_path)
-        if changed.pack_path.resolve() != own.resolve():
-            pack = replace(pack, tasks=tuple(replace(t, name=f"{pack.name}/{t.name}") for t in pack.tasks))
-        if not pack.split(tasks.held_out_split):
-            raise ApplianceError(
-                f"{pack.path}: no task has split {tasks.held_out_split!r}", "name another with --split"
-            )
-        found.append((pack, changed))
-    return found
+    return [_laid_over(config, asked, name) for name in asked.packs or (config.tasks.pack,)]
+
+
+def _laid_over(config: RunConfig, asked: Asked, pack_name: str) -> tuple[Pack, RunConfig]:
+    """One pack, and the run's configuration as it is evaluated on it."""
+    tasks = config.tasks.model_copy(
+        update={"pack": pack_name} | ({"held_out_split": asked.split} if asked.split else {})
+    )
+    is_own = config.model_copy(update={"tasks": tasks}).pack_path.resolve() == config.pack_path.resolve()
+    tasks = tasks.model_copy(update={"families": asked.families or (config.tasks.families if is_own else ())})
+    evaluation = {
+        "attempts": asked.attempts or config.evaluation.attempts,
+        "max_tasks": asked.max_tasks or config.evaluation.max_tasks,
+    }
+    changed = config.model_copy(
+        update={
+            "tasks": tasks,
+            "harnesses": list(asked.harnesses or config.harnesses),
+            "evaluation": config.evaluation.model_copy(update=evaluation),
+        }
+    )
+    pack = load_pack(changed.pack_path, tasks.families)
+    if not is_own:
+        pack = replace(pack, tasks=tuple(replace(t, name=f"{pack.name}/{t.name}") for t in pack.tasks))
+    if not pack.split(tasks.held_out_split):
+        raise ApplianceError(f"{pack.path}: no task has split {tasks.held_out_split!r}", "name another with --split")
+    return pack, changed
 
 
 def held_out(pack: Pack, config: RunConfig) -> set[str]:
@@ -245,15 +249,22 @@ def _trained(home: Path, plan: TransferPlan, mix: tuple[str, ...], seed: int, em
 
 
 def _is_same(a: RunConfig, b: RunConfig) -> bool:
-    """Whether an earlier run asked for the same training (paths may be written differently)."""
+    """Whether an earlier run `a` asked for the same training (paths may be written differently).
+
+    What an old record does not say of its tasks is taken to be the same.
+    """
     parts = ("seed", "harnesses", "coldstart", "train", "rollout")
-    return all(getattr(a, part) == getattr(b, part) for part in parts)
+    said = a.tasks.model_fields_set & {"families", "lesson_split", "train_split"}
+    return all(getattr(a, part) == getattr(b, part) for part in parts) and all(
+        getattr(a.tasks, key) == getattr(b.tasks, key) for key in said
+    )
 
 
 def _test(
     home: Path, policy: Policy, plan: TransferPlan, seed: str, columns: dict[str, dict[str, list[float]]], emit: Emit
 ) -> None:
-    for pack, config in _configs(home, policy, Asked(harnesses=plan.harnesses)):
+    families = resolve(plan.toml, plan.overrides).tasks.families
+    for pack, config in _configs(home, policy, Asked(harnesses=plan.harnesses, families=families)):
         _, found = _make(home, policy, pack, config, emit)
         for harness in plan.harnesses:
             graded = outcomes([r for r in found if r.plan.harness == harness])

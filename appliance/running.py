@@ -36,7 +36,7 @@ Emit = Callable[[dict[str, Any]], None]
 
 def create(home: Path, config: RunConfig) -> str:
     """Adds a run to the record and returns its id; the pack and harnesses are checked first."""
-    load_pack(config.pack_path)
+    load_pack(config.pack_path, config.tasks.families)
     chosen_harnesses(config, home)
     config = _absolute(config)
     imports = [Path(file).resolve() for file in config.coldstart.imports]

@@ -51,6 +51,7 @@ class TasksSection(Section):
     """Which tasks are practised and which are held out."""
 
     pack: str = Field("pocket", description="name of a pack under data/, or a folder in Harbor's layout")
+    families: tuple[str, ...] = Field((), description="families of the pack that are used; empty: all of them")
     lesson_split: str = Field(
         "lesson", description="split that the teacher shows; where a pack has none, the train split"
     )

@@ -133,7 +133,7 @@ class Supervisor:
     # ------------------------------------------------------------------ phases
 
     async def _phases(self) -> None:
-        self.pack = load_pack(self.config.pack_path)
+        self.pack = load_pack(self.config.pack_path, self.config.tasks.families)
         self._check_splits()
         self.store.note_tasks(self.pack.name, [(t.name, t.family, t.split, t.instruction) for t in self.pack.tasks])
         harnesses = chosen_harnesses(self.config, self.home)

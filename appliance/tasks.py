@@ -20,7 +20,8 @@ import os
 import re
 import stat
 import tomllib
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from appliance.errors import PackError
@@ -108,6 +109,16 @@ class Pack:
         """The tasks of one split."""
         return tuple(task for task in self.tasks if task.split == split)
 
+    def of_families(self, families: Sequence[str]) -> Pack:
+        """The pack with these families alone, or whole where none is named; PackError for one that it has not."""
+        known = sorted({task.family for task in self.tasks})
+        for family in families:
+            if family not in known:
+                near = difflib.get_close_matches(family, known, n=1)
+                remedy = f"did you mean {near[0]}?" if near else f"name some of {', '.join(known)}, or none for all"
+                raise PackError(f"tasks.families: {self.path} has no family {family!r}", remedy)
+        return replace(self, tasks=tuple(t for t in self.tasks if t.family in families)) if families else self
+
     def task(self, name: str) -> Task:
         """The task called `name`; PackError suggests the nearest name otherwise."""
         for task in self.tasks:
@@ -118,8 +129,8 @@ class Pack:
         raise PackError(f"{self.path}: no task called {name}", remedy)
 
 
-def load_pack(path: Path) -> Pack:
-    """Every task of the folder `path`. Folders whose names start with a dot or underscore are not tasks."""
+def load_pack(path: Path, families: Sequence[str] = ()) -> Pack:
+    """The tasks of the folder `path`, of these families or of all. Folders that start with . or _ are no tasks."""
     if not path.is_dir():
         what = "is not a folder" if path.exists() else "does not exist"
         raise PackError(f"{path}: {what}", "name a task pack, for example data/pocket")
@@ -138,7 +149,7 @@ def load_pack(path: Path) -> Pack:
                 "give one of the two another name",
             )
         by_name[task.name] = task
-    return Pack(path.resolve().name, path, tuple(by_name[name] for name in sorted(by_name)))
+    return Pack(path.resolve().name, path, tuple(by_name[name] for name in sorted(by_name))).of_families(families)
 
 
 def read_pack(path: Path) -> tuple[Pack, dict[str, str]]:

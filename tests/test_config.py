@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.config import from_record, leaves, resolve, sources
+from appliance.config import CHECKOUT, from_record, leaves, resolve, sources
 from appliance.errors import ConfigError
 
 
@@ -98,6 +98,8 @@ def test_rows_must_hold_a_whole_context() -> None:
 def test_choices_of_numbers_and_lists_of_numbers_are_taken_from_the_command_line() -> None:
     found = resolve(None, {"model.lora_rank": "8", "train.harness_weights": "2, 1"})
     assert found.model.lora_rank == 8 and found.train.harness_weights == (2.0, 1.0)
+    assert resolve(None, {"tasks.families": "count,join"}).tasks.families == ("count", "join")
+    assert resolve(CHECKOUT / "data" / "demo.toml", {"tasks.families": ""}).tasks.families == ()
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,15 @@ import anyio
 import pytest
 from told_record import told_record
 
-from appliance.config import RunConfig
-from appliance.errors import ApplianceError
+from appliance.config import RunConfig, from_record
+from appliance.errors import ApplianceError, PackError
 from appliance.evaluating import (
+    Asked,
     Policy,
     TransferPlan,
     _comparisons,
+    _is_same,
+    _laid_over,
     _row,
     evaluation_markdown,
     held_out,
@@ -95,6 +98,27 @@ def test_max_tasks_draws_the_same_tasks_that_the_run_would_measure(tmp_path: Pat
     drawn = held_out(pack, config)
     assert len(drawn) == 5 and drawn == set(some([t.name for t in pack.split("held-out")], 5, 3))
     assert held_out(pack, RunConfig()) == {t.name for t in pack.split("held-out")}
+
+
+def test_the_families_of_a_run_hold_in_its_own_pack_alone() -> None:
+    run = RunConfig.model_validate({"tasks": {"families": ["count", "extract"]}})
+    pack, config = _laid_over(run, Asked(), "pocket")
+    assert {t.family for t in pack.tasks} == {"count", "extract"} and len(held_out(pack, config)) == 12
+    pack, _ = _laid_over(run, Asked(families=("sort",)), "pocket")
+    assert {t.family for t in pack.tasks} == {"sort"}
+    other, config = _laid_over(run, Asked(), "claw")
+    assert config.tasks.families == () and len({t.family for t in other.tasks}) == 12
+    with pytest.raises(PackError, match="no family 'srot'"):
+        _laid_over(run, Asked(families=("srot",)), "pocket")
+
+
+def test_a_training_on_other_families_is_another_training() -> None:
+    cut = RunConfig.model_validate({"tasks": {"families": ["count"]}})
+    assert _is_same(from_record(cut.model_dump(mode="json")), cut)
+    assert not _is_same(from_record(RunConfig().model_dump(mode="json")), cut)
+    older = RunConfig().model_dump(mode="json")
+    del older["tasks"]["families"]
+    assert _is_same(from_record(older), cut), "a record from before the key says nothing against it"
 
 
 def test_solve_rates_are_printed_by_task_harness_and_step(

@@ -5,6 +5,7 @@ The graders run here without a container: their folders come from environment va
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import os
 import shutil
@@ -16,8 +17,11 @@ from types import ModuleType
 
 import pytest
 
+from appliance import schedule
+from appliance.config import resolve
 from appliance.grade import read_reward
 from appliance.tasks import Task, load_pack
+from appliance.types import Purpose
 
 POCKET = Path(__file__).resolve().parent.parent / "data" / "pocket"
 PACK = load_pack(POCKET)
@@ -102,7 +106,7 @@ def test_the_committed_folder_is_what_the_generator_writes_for_seed_0(tmp_path: 
 def test_another_seed_gives_other_tasks(tmp_path: Path) -> None:
     load_generator().write_pack(tmp_path, seed=1, counts=(2, 2, 1))
     mine = {task.instruction for task in load_pack(tmp_path).tasks}
-    assert len(mine) == 32 and not mine & {task.instruction for task in PACK.tasks}
+    assert len(mine) == 58 and not mine & {task.instruction for task in PACK.tasks}
 
 
 def test_splits_and_families_are_as_promised() -> None:
@@ -111,13 +115,13 @@ def test_splits_and_families_are_as_promised() -> None:
     lessons = Counter(task.family for task in PACK.split("lesson"))
     assert set(lessons.values()) == {8} and set(train.values()) == {12} and set(held_out.values()) == {6}
     assert set(lessons) == set(train)
-    assert set(held_out) - set(train) == {"extract", "remove"}
-    assert len(PACK.tasks) == 168
+    assert set(held_out) - set(train) == {"extract", "remove", "exclude"}
+    assert len(held_out) == 14 and len(PACK.tasks) == 304
 
 
 def test_no_instruction_occurs_twice_and_each_is_one_line() -> None:
     instructions = [task.instruction for task in PACK.tasks]
-    assert len(set(instructions)) == 168
+    assert len(set(instructions)) == 304
     assert all("\n" not in instruction for instruction in instructions)
 
 
@@ -132,6 +136,7 @@ def test_no_word_of_the_pool_is_a_word_of_an_instruction_or_a_command() -> None:
         "find the value of in files under and write it to answer txt set conf rename every file so that ends"
     )
     fixed += " count lines log contain number followed by move contains remove sed grep mkdir echo cat for done mv rm"
+    fixed += " alphabetical order last different line once paths delete without sort tail unique truncate cp ls"
     assert not set(WORDS) & set(fixed.split())
 
 
@@ -146,6 +151,29 @@ def test_teacher_commands_need_no_escaping_in_json() -> None:
     for task in PACK.tasks:
         assert 1 <= len(task.teacher) <= 2
         assert not [command for command in task.teacher if '"' in command or "\\" in command]
+
+
+def test_the_demonstration_is_on_the_tasks_that_it_was_tuned_on() -> None:
+    """The rollouts of data/demo.toml, in order, and every byte of their tasks, as before the pack grew."""
+    config = resolve(POCKET.parent / "demo.toml")
+    pack = load_pack(config.pack_path, config.tasks.families)
+    lessons, held = ([t.name for t in pack.split(split)] for split in ("lesson", "held-out"))
+    train = {t.name: t.family for t in pack.split("train")}
+    c, t = config, config.train
+    plans = schedule.teaching("r", c.seed, c.harnesses, lessons, c.coldstart.rollouts)
+    plans += schedule.evaluation("r", Purpose.EVAL_BEFORE, 0, c.harnesses, held, c.evaluation.attempts)
+    for step in range(1, t.steps + 1):
+        shares = schedule.Shares(c.harnesses, t.harness_weights, False, t.least_weight)
+        pairs = schedule.step_pairs(c.seed, step, t.groups, shares, train, [])
+        plans += schedule.training_step("r", step, pairs, t.group_size, c.seed)
+    made = [f"{p.purpose} {p.step} {p.harness} {p.task} {p.index}" for p in plans]
+    assert (len(pack.tasks), len(made)) == (168, 96 + 96 + 792)
+    assert hashlib.sha256("\n".join(made).encode()).hexdigest()[:16] == "7082a4b73460685d"
+    content = hashlib.sha256()
+    for path, data in tree(POCKET).items():
+        if path.split("/")[0] in {task.name for task in pack.tasks}:
+            content.update(f"{path}\0".encode() + data)
+    assert content.hexdigest()[:16] == "66e63398a760ec93"
 
 
 # ------------------------------------------------------------------ shortcuts
@@ -287,6 +315,47 @@ def test_removing_everything_earns_nothing_and_one_file_its_share(tmp_path: Path
     assert work.grade() in (pytest.approx(1 / 2), pytest.approx(1 / 3))
     work = bench(tmp_path / "all", "remove-held-00")
     work.run("rm -r *")
+    assert work.grade() == 0.0
+
+
+@pytest.mark.parametrize(
+    ("name", "command", "reward"),
+    [
+        ("sort-held-00", "sort -r {source} > {target}", 0.0),
+        ("sort-held-00", "sort {source} > {target}; rm {source}", 0.5),
+        ("last-held-00", "cp {source} {target}", 0.3),
+        ("last-held-00", "head -n 1 {source} > {target}", 0.3),
+        ("unique-held-00", "sort {source} > {target}", 0.3),
+        ("unique-held-00", "sort -u {source} | head -n 1 > {target}", 0.0),
+        ("exclude-held-00", "cp {source} {target}", 0.3),
+        ("exclude-held-00", "grep -v xyz {source} > {target}; rm {source}", 0.15),
+    ],
+)
+def test_partial_credit_for_a_file_written_from_another(
+    tmp_path: Path, name: str, command: str, reward: float
+) -> None:
+    work = bench(tmp_path, name)
+    *_, source, _, target = work.task.teacher[0].split()
+    work.run(command.format(source=source, target=target))
+    assert work.grade() == pytest.approx(reward)
+
+
+def test_names_without_their_folder_earn_half_and_all_paths_three_tenths(tmp_path: Path) -> None:
+    work = bench(tmp_path, "paths-held-00")
+    word, files, target = work.task.teacher[0].split()[2], *work.task.teacher[0].split()[3::2]
+    folder = files.removesuffix("/*")
+    work.run(f"cd {folder}; grep -l {word} * > ../{target}")
+    assert work.grade() == pytest.approx(0.5)
+    work.run(f"ls {folder}/* > {target}")
+    assert work.grade() == pytest.approx(0.3)
+
+
+def test_dropping_lines_from_the_other_file_too_earns_half(tmp_path: Path) -> None:
+    work = bench(tmp_path, "drop-held-00")
+    *_, expression, log = work.task.teacher[0].split()
+    work.run(f"sed -i {expression} *.log")
+    assert work.grade() == 0.5
+    work.run(f"rm {log}")
     assert work.grade() == 0.0
 
 

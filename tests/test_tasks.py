@@ -76,6 +76,19 @@ def test_a_pack_holds_its_tasks_in_name_order_and_by_split(tmp_path: Path) -> No
         pack.task("zebr")
 
 
+def test_a_pack_can_be_cut_to_families_and_a_slip_among_them_is_named(tmp_path: Path) -> None:
+    for family in ("greeting", "sums", "letters"):
+        make_task(tmp_path, family, TASK_TOML.replace('"greeting"', f'"{family}"'))
+    assert [task.name for task in load_pack(tmp_path, ("sums", "greeting")).tasks] == ["greeting", "sums"]
+    assert load_pack(tmp_path, ()) == load_pack(tmp_path)
+    with pytest.raises(PackError, match=r"tasks\.families: .* has no family 'sum'") as error:
+        load_pack(tmp_path, ("letters", "sum"))
+    assert error.value.remedy == "did you mean sums?"
+    with pytest.raises(PackError) as error:
+        load_pack(tmp_path, ("zzz",))
+    assert error.value.remedy == "name some of greeting, letters, sums, or none for all"
+
+
 def test_solution_teacher_and_timeouts_may_be_left_out_as_in_harbor(tmp_path: Path) -> None:
     folder = make_task(tmp_path, toml='[metadata]\nfamily = "f"\nsplit = "train"\ntags = ["x"]\n')
     (folder / "solution" / "solve.sh").unlink()

@@ -23,6 +23,9 @@ def add(commands: Any) -> None:
     command.add_argument("--harness", action="append", default=[], help="the run's own by default")
     command.add_argument("--attempts", type=int, default=0, help="attempts a task; 2 and more give pass@k and pass^k")
     command.add_argument("--max-tasks", type=int, default=0, help="tasks a pack, drawn by the run's seed")
+    command.add_argument(
+        "--family", action="append", default=[], help="family of tasks; the run's by default, all in another pack"
+    )
     command.add_argument("--split", default="", help="split of the tasks; the run's held-out split by default")
     command.add_argument("--out", type=Path, help="also write eval.json, eval.md and eval.svg into this folder")
     command = command_of(
@@ -48,8 +51,8 @@ def _eval(arguments: argparse.Namespace) -> None:
     for option, value in (("--attempts", arguments.attempts), ("--max-tasks", arguments.max_tasks)):
         if value < 0:
             raise ApplianceError(f"{option} is {value}", "name 1 or more, or leave it out")
-    packs, harnesses = tuple(arguments.pack), tuple(arguments.harness)
-    asked = e.Asked(packs, harnesses, arguments.attempts, arguments.split, arguments.max_tasks)
+    packs, harnesses, families = (tuple(x) for x in (arguments.pack, arguments.harness, arguments.family))
+    asked = e.Asked(packs, harnesses, arguments.attempts, arguments.split, arguments.max_tasks, families)
     policies = [e.Policy.parse(text) for text in arguments.policy]
     found = e.evaluate(home(), policies, asked, lambda event: show_event(arguments, event))
     text = e.evaluation_markdown(found)

@@ -3,13 +3,13 @@
     python data/pocket/generate.py --seed 0            # rewrites data/pocket/, as committed
     python data/pocket/generate.py --seed 7 --out DIR  # another draw, for example for more teaching
 
-Eight families; six have lessons, train and held-out instances, two are held out whole. A lesson is an easy instance,
-on which a shortcut that ignores the condition works as well as the careful way: the teacher plays the careful way in
-even lessons and the shortcut in odd ones, as success-filtered demonstrations do in life. On train and held-out
-instances the shortcut fails, so practice has something to teach. Every file-name stem,
-extension, key and value is a word of words.txt, and no word has two meanings within a task. No word of
-the pool is part of another, so that "contains" means one thing. A family is one function below: it draws
-words and returns the task, its teacher's commands, its oracle and what its hidden check expects.
+Fourteen families; eleven have lessons, train and held-out instances, three are held out whole (data/demo.toml names
+those that it uses). A lesson is an easy instance, on which a shortcut that ignores the condition works as well as the
+careful way: the teacher plays the careful way in even lessons and the shortcut in odd ones, as success-filtered
+demonstrations do in life. On train and held-out instances the shortcut fails, so practice has something to
+teach. Every file-name stem, extension, key and value is a word of words.txt, and no word has two meanings within a
+task. No word of the pool is part of another, so that "contains" means one thing. A family is one function below: it
+draws words and returns the task, its teacher's commands, its oracle and what its hidden check expects.
 Standard library only; random.Random is used through shuffle and randrange alone, which are stable.
 """
 
@@ -240,6 +240,103 @@ def remove(draw: Draw, is_easy: bool) -> PocketTask:
     )
 
 
+def out_of_order(draw: Draw, lines: list[str]) -> list[str]:
+    """The lines in a random order that is not the alphabet's."""
+    shuffled = draw.shuffled(lines)
+    while shuffled == sorted(lines):
+        shuffled = draw.shuffled(lines)
+    return shuffled
+
+
+def sort(draw: Draw, is_easy: bool) -> PocketTask:
+    """Put the lines of a file in order; in an easy one they are."""
+    stem, target = draw.words(2)
+    lines = sorted(draw.words(draw.number(4, 6)))
+    files = {f"{stem}.txt": text(lines if is_easy else out_of_order(draw, lines))}
+    return PocketTask(
+        f"Write the lines of {stem}.txt in alphabetical order to {target}.txt.",
+        files,
+        [f"sort {stem}.txt > {target}.txt"],
+        [f"cp {stem}.txt {target}.txt"],
+        answer(f"{target}.txt", text(lines), {}, files),
+    )
+
+
+def last(draw: Draw, is_easy: bool) -> PocketTask:
+    """Write the last line of a file; an easy one has no other."""
+    stem, target = draw.words(2)
+    lines = draw.lines(1 if is_easy else draw.number(3, 5))
+    files = {f"{stem}.log": text(lines)}
+    near = {} if is_easy else {text(lines): 0.3, lines[0]: 0.3}
+    return PocketTask(
+        f"Write the last line of {stem}.log to {target}.txt.",
+        files,
+        [f"tail -n 1 {stem}.log > {target}.txt"],
+        [f"cp {stem}.log {target}.txt"],
+        answer(f"{target}.txt", lines[-1], near, files),
+    )
+
+
+def unique(draw: Draw, is_easy: bool) -> PocketTask:
+    """Write every line of a file once, in order; in an easy one none comes twice."""
+    stem, target = draw.words(2)
+    lines = sorted(draw.words(draw.number(3, 5)))
+    again = [] if is_easy else draw.shuffled(lines)[: draw.number(2, 3)]
+    repeated = out_of_order(draw, lines + again)
+    files = {f"{stem}.log": text(repeated)}
+    near = {} if is_easy else {text(sorted(repeated)): 0.3}
+    return PocketTask(
+        f"Write every different line of {stem}.log once, in alphabetical order, to {target}.txt.",
+        files,
+        [f"sort -u {stem}.log > {target}.txt"],
+        [f"sort {stem}.log > {target}.txt"],
+        answer(f"{target}.txt", text(lines), near, files),
+    )
+
+
+def paths(draw: Draw, is_easy: bool) -> PocketTask:
+    """Write which files of a folder hold a word; their names without the folder are a near miss."""
+    folder, word, target = draw.words(3)
+    hits, files = folder_with(draw, folder, word, is_easy)
+    want, names = sorted(hits), sorted(path.split("/")[1] for path in hits)
+    near = {text(names): 0.5} | ({} if is_easy else {text(sorted(files)): 0.3})
+    return PocketTask(
+        f"Write the paths of the files in {folder} that contain {word} to {target}.txt.",
+        files,
+        [f"grep -l {word} {folder}/* > {target}.txt"],
+        [f"ls {folder}/* > {target}.txt"],
+        answer(f"{target}.txt", text(want), near, files),
+    )
+
+
+def drop(draw: Draw, is_easy: bool) -> PocketTask:
+    """Delete lines in place; a second file holds the same word and must stay."""
+    stem, other, word = draw.words(3)
+    lines, hits = log_file(draw, word, is_easy)
+    theirs = {f"{other}.log": text(log_file(draw, word)[0])}
+    return PocketTask(
+        f"Delete the lines of {stem}.log that contain {word}.",
+        {f"{stem}.log": text(lines), **theirs},
+        [f"sed -i /{word}/d {stem}.log"],
+        [f"truncate -s 0 {stem}.log"],
+        answer(f"{stem}.log", text([line for line in lines if line not in hits]), {}, theirs),
+    )
+
+
+def exclude(draw: Draw, is_easy: bool) -> PocketTask:
+    """Write the lines that do not meet a condition; the whole file is a near miss."""
+    stem, word, target = draw.words(3)
+    lines, hits = log_file(draw, word)
+    files = {f"{stem}.log": text(lines)}
+    return PocketTask(
+        f"Write the lines of {stem}.log without {word} to {target}.txt.",
+        files,
+        [f"grep -v {word} {stem}.log > {target}.txt"],
+        [f"cp {stem}.log {target}.txt"],
+        answer(f"{target}.txt", text([line for line in lines if line not in hits]), {text(lines): 0.3}, files),
+    )
+
+
 TRAIN_FAMILIES: dict[str, Callable[[Draw, bool], PocketTask]] = {
     "find-value": find_value,
     "edit-key": edit_key,
@@ -247,8 +344,17 @@ TRAIN_FAMILIES: dict[str, Callable[[Draw, bool], PocketTask]] = {
     "count": count,
     "join": join,
     "move": move,
+    "sort": sort,
+    "last": last,
+    "unique": unique,
+    "paths": paths,
+    "drop": drop,
 }
-HELD_OUT_FAMILIES: dict[str, Callable[[Draw, bool], PocketTask]] = {"extract": extract, "remove": remove}
+HELD_OUT_FAMILIES: dict[str, Callable[[Draw, bool], PocketTask]] = {
+    "extract": extract,
+    "remove": remove,
+    "exclude": exclude,
+}
 
 TASK_TOML = """\
 schema_version = "1.1"

@@ -1,0 +1,4 @@
+#!/bin/bash
+set -e
+cd "${CORRAL_WORKSPACE:-/workspace}"
+grep -l sailor honey/* > moon.txt

@@ -1,0 +1,4 @@
+#!/bin/bash
+set -e
+cd "${CORRAL_WORKSPACE:-/workspace}"
+sort -u winter.log > potato.txt

@@ -14,7 +14,8 @@ from appliance.dbcheck import check
 from appliance.record import record_path
 from appliance.store import Store
 from appliance.types import Purpose, Reward, RolloutPlan, RolloutState
-from tui.state import Reader, Wanted
+from tui.reader import Reader
+from tui.state import Wanted
 
 
 @pytest.fixture

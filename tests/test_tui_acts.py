@@ -15,7 +15,8 @@ from appliance.types import Purpose, RolloutState, RunState
 from tui.acts import ACTS, BY_NAME, Site
 from tui.app import CorralApp
 from tui.preferences import read_preferences
-from tui.state import Reader, Wanted
+from tui.reader import Reader
+from tui.state import Wanted
 
 
 @pytest.fixture

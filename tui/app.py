@@ -22,11 +22,12 @@ from tui.actor import Actor, InTerminal
 from tui.acts import ACTS
 from tui.dialogs import FilterLine, Help, Notice
 from tui.header import header
-from tui.machinepages import Machine
+from tui.machine import Machine
 from tui.palette import Entry, Palette
 from tui.places import BY_NAME, PLACES
 from tui.preferences import read_preferences
-from tui.state import Reader, Snapshot, Wanted
+from tui.reader import Reader
+from tui.state import Snapshot, Wanted
 from tui.theme import MONO, MUTED, THEME
 from tui.view import ActWanted, CallsWanted, OnlyWanted, PageWanted, RolloutOpened, RunChosen, View
 

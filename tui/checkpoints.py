@@ -6,9 +6,9 @@ import time
 from collections.abc import Sequence
 
 from appliance.intervals import wilson
+from tui.checkpointsdata import CheckpointsPage, VersionLine
 from tui.listing import Cell, Column
 from tui.pager import Paragraph
-from tui.recordpages import CheckpointsPage, VersionLine
 from tui.table import TableView, facts
 from tui.text import reward, share, size
 from tui.view import Span

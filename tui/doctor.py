@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tui.doctordata import CheckLine, DoctorPage
 from tui.listing import Cell, Column
-from tui.machinepages import CheckLine, DoctorPage
 from tui.pager import Paragraph
 from tui.table import TableView
 from tui.text import duration

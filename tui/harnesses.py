@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tui.harnessesdata import HarnessesPage, HarnessLine
 from tui.listing import Cell, Column
-from tui.machinepages import HarnessesPage, HarnessLine
 from tui.pager import Paragraph
 from tui.table import TableView, facts
 from tui.view import ActWanted, Span

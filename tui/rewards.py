@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tui.listing import Cell, Column
 from tui.pager import Paragraph
-from tui.recordpages import Bucket, RewardsPage
+from tui.rewardsdata import Bucket, RewardsPage
 from tui.state import Only
 from tui.table import TableView
 from tui.text import bar

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tui.listing import Cell, Column
-from tui.machinepages import SandboxesPage, SandboxLine
 from tui.pager import Paragraph
+from tui.sandboxesdata import SandboxesPage, SandboxLine
 from tui.table import TableView, facts
 from tui.text import duration, size
 from tui.view import ActWanted, Span

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tui.listing import Cell, Column
 from tui.pager import Paragraph
-from tui.recordpages import Setting, SettingsPage
+from tui.settingsdata import Setting, SettingsPage
 from tui.table import TableView, facts
 from tui.view import Span
 

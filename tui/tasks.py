@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from tui.listing import Cell, Column
 from tui.pager import Paragraph
-from tui.recordpages import TaskLine, TasksPage
 from tui.table import TableView
+from tui.tasksdata import TaskLine, TasksPage
 from tui.text import bar, reward, share
 from tui.view import Span
 

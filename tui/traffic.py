@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from tui.listing import Cell, Column
 from tui.pager import Paragraph
-from tui.recordpages import TrafficLine, TrafficPage
 from tui.table import TableView, facts
 from tui.text import count
+from tui.trafficdata import TrafficLine, TrafficPage
 from tui.view import CallsWanted, Span
 
 

@@ -1,0 +1,140 @@
+"""Reads the record for the views: one `Snapshot` a poll, read anew only when it has changed. Nothing is written here."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from appliance import pages
+from appliance.errors import StoreError
+from appliance.store import Run, Store
+from tui.calldata import CallText, read_calls
+from tui.checkpointsdata import checkpoints
+from tui.curvedata import EVALUATIONS, read_curve
+from tui.heartbeat import attended_run
+from tui.logdata import read_events
+from tui.rewardsdata import rewards
+from tui.rolloutsdata import matching, ordered, rollout_line
+from tui.runsdata import choose, run_line
+from tui.settingsdata import settings
+from tui.state import RolloutLine, Snapshot, Wanted
+from tui.tasksdata import tasks
+from tui.text import plain, plain_line
+from tui.trafficdata import traffic
+from tui.treedata import TreePage, read_tree
+
+ROLLOUT_VIEWS = ("rollouts", "calls", "tree")
+RECORD_PAGES: dict[str, Callable[[Store, Run], object]] = {
+    "traffic": traffic,
+    "rewards": rewards,
+    "tasks": tasks,
+    "checkpoints": checkpoints,
+    "settings": settings,
+}
+"""View → what it reads of the record while it is in front."""
+
+
+class Reader:
+    """Reads the record under `home`, which may not be there yet, may be replaced, or may be a newer one."""
+
+    def __init__(self, home: Path, clock: Callable[[], float] = time.time) -> None:
+        self.home = home
+        self.path = home / "record.db"
+        self._clock = clock
+        self._store: Store | None = None
+        self._inode = 0
+        self._seen: tuple[object, ...] = ()
+        self._last = Snapshot()
+        self._calls_of: tuple[object, ...] = ()
+        self._calls_read: tuple[CallText, ...] = ()
+        self._tree_of: tuple[object, ...] = ()
+        self._tree_read = TreePage()
+
+    def close(self) -> None:
+        """Closes the record; safe to call twice."""
+        if self._store is not None:
+            self._store.close()
+        self._store = None
+        self._seen = self._calls_of = self._tree_of = ()
+        self._last = Snapshot()
+
+    def poll(self, wanted: Wanted) -> Snapshot:
+        """The record as it is now; never raises for a record that is missing or cannot be read."""
+        now, shown = self._clock(), plain_line(str(self.home))
+        if not self.path.exists():
+            self.close()
+            return Snapshot(now=now, home=shown, is_missing=True)
+        try:
+            store = self._open()
+            attended = attended_run(self.home)
+            seen = (store.rows("PRAGMA data_version")[0][0], wanted, attended)
+            if seen != self._seen:
+                self._last = self._read(store, wanted, attended)
+                self._seen = seen
+        except StoreError as error:
+            self.close()
+            return Snapshot(now=now, home=shown, problem=(plain(error.message), plain(error.remedy)))
+        return replace(self._last, now=now, home=shown)
+
+    def _open(self) -> Store:
+        inode = self.path.stat().st_ino
+        if self._store is None or inode != self._inode:
+            self.close()
+            self._store, self._inode = Store.open(self.path, readonly=True), inode
+        return self._store
+
+    def _read(self, store: Store, wanted: Wanted, attended: str | None) -> Snapshot:
+        """What the view in front needs; what only other views show stays as it was read last."""
+        found = store.runs()
+        lines = tuple(run_line(run, store, attended) for run in found)
+        chosen = choose(lines, wanted.run_id)
+        if chosen is None:
+            return Snapshot(runs=lines)
+        run = found[lines.index(chosen)]
+        last = self._last if self._last.run is not None and self._last.run.id == chosen.id else Snapshot()
+        base = replace(
+            last, runs=lines, run=chosen, counts=pages.counts(store, run.id), only=wanted.only, page=None, problem=None
+        )
+        if wanted.view in ROLLOUT_VIEWS:
+            base = self._with_rollouts(store, run, wanted, base)
+        elif wanted.view == "curve":
+            groups = pages.groups(store, run.id)
+            tested = [r for purpose in EVALUATIONS for r in store.rollouts(run.id, purpose)]
+            base = replace(base, curve=read_curve(groups, tested, store.steps(run.id), chosen.num_steps))
+        elif wanted.view == "log":
+            base = replace(base, events=read_events(store, run.id, last.events))
+        elif wanted.view in RECORD_PAGES:
+            base = replace(base, page=RECORD_PAGES[wanted.view](store, run))
+        return base
+
+    def _with_rollouts(self, store: Store, run: Run, wanted: Wanted, base: Snapshot) -> Snapshot:
+        shown = matching(store, run.id, wanted.only) if wanted.only else pages.screenful(store, run.id)
+        rollouts = ordered([rollout_line(r, run.config) for r in shown])
+        opened = next((r for r in rollouts if r.id == wanted.rollout_id), None)
+        if opened is None and wanted.rollout_id is not None:  # it is not on the page
+            other = pages.one(store, wanted.rollout_id)
+            opened = rollout_line(other, run.config) if other and other.plan.run_id == run.id else None
+        base = replace(base, rollouts=rollouts, rollout=opened)
+        if wanted.view == "calls":
+            return replace(base, calls=self._calls(store, opened))
+        if wanted.view == "tree" and opened is not None:
+            return replace(base, page=self._tree(store, opened))
+        return base
+
+    def _calls(self, store: Store, opened: RolloutLine | None) -> tuple[CallText, ...]:
+        """The calls of the rollout that is open; those of an unchanged one are not read again."""
+        if opened is None:
+            return ()
+        key = (opened.id, opened.attempt, opened.num_calls, opened.is_live)
+        if key != self._calls_of:
+            self._calls_of, self._calls_read = key, read_calls(store, opened.id)
+        return self._calls_read
+
+    def _tree(self, store: Store, opened: RolloutLine) -> TreePage:
+        """The tree of the rollout that is open; it is recovered again only when a call was added or it has ended."""
+        key = (opened.id, opened.attempt, opened.num_calls, opened.is_live)
+        if key != self._tree_of:
+            self._tree_of, self._tree_read = key, read_tree(store, self.home, opened.id)
+        return self._tree_read

@@ -5,7 +5,6 @@ up, and only the App writes: commands for the supervisor. Leaving it never touch
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,16 +21,13 @@ from tui.actor import Actor, InTerminal
 from tui.acts import ACTS
 from tui.dialogs import FilterLine, Help, Notice
 from tui.header import header
-from tui.machine import Machine
 from tui.palette import Entry, Palette
 from tui.places import BY_NAME, PLACES
+from tui.poller import Poller
 from tui.preferences import read_preferences
-from tui.reader import Reader
-from tui.state import Snapshot, Wanted
+from tui.state import Snapshot
 from tui.theme import MONO, MUTED, THEME
-from tui.view import ActWanted, CallsWanted, OnlyWanted, PageWanted, RolloutOpened, RunChosen, View
-
-POLL_S = 1.0
+from tui.view import ActWanted, LookWanted, PageWanted, View
 
 
 class CorralApp(App[None]):
@@ -71,13 +67,8 @@ class CorralApp(App[None]):
         self.snapshot = Snapshot()
         self._start_demo = start_demo
         self._is_starting = False
-        self._is_frozen = False
-        self._reader = Reader(home, clock)
+        self._poller = Poller(self, home, clock, self._took)
         self._actor = Actor(self, home, in_terminal)
-        self._machine = Machine()
-        self._wanted = Wanted()
-        self._wake = asyncio.Event()
-        self._polling = asyncio.Lock()
         actions = [b.id for b in self.BINDINGS if isinstance(b, Binding) and b.id]
         self._preferences = read_preferences(home, self.available_themes, actions)
         self.theme = self._preferences.theme
@@ -107,44 +98,20 @@ class CorralApp(App[None]):
 
     @work(exclusive=True)
     async def _poll(self) -> None:
-        while True:
-            await self.poll_once()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), POLL_S)
-            self._wake.clear()
+        await self._poller.run()
 
     async def poll_once(self) -> None:
         """Reads the record off the screen's thread and draws what it says."""
-        if self._is_frozen:
-            return
-        async with self._polling:
-            found = await asyncio.to_thread(self._reader.poll, self._wanted)
-        self.snapshot = self._with_machine(found)
-        self._draw()
-
-    def _with_machine(self, found: Snapshot) -> Snapshot:
-        """The snapshot with what was read of the machine; reading it again begins where it is due."""
-        name = self._view_name
-        if not self._machine.has(name):
-            return found
-        if self._machine.begin(name):
-            self._read_machine(name)
-        return replace(found, page=self._machine.page(name))
-
-    @work(group="machine")
-    async def _read_machine(self, name: str) -> None:
-        if problem := await asyncio.to_thread(self._machine.read, name, self.home):
-            self.notify(f"{name}: {problem}", severity="error", markup=False)
-        self._wake.set()
+        await self._poller.once()
 
     @property
     def is_reading(self) -> bool:
         """Whether the view in front still waits for what it shows of the machine."""
-        return self._machine.has(self._view_name) and self._machine.page(self._view_name) is None
+        return self._poller.is_reading
 
     def close(self) -> None:
         """Closes the record; for after the App has ended."""
-        self._reader.close()
+        self._poller.close()
 
     @property
     def _view_name(self) -> str:
@@ -158,6 +125,10 @@ class CorralApp(App[None]):
     def has_record(self) -> bool:
         """Whether there is a run to show."""
         return bool(self.snapshot.runs) and self.snapshot.problem is None
+
+    def _took(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+        self._draw()
 
     def _draw(self) -> None:
         if not self.is_running:
@@ -176,47 +147,25 @@ class CorralApp(App[None]):
     def _draw_tabs(self) -> None:
         base = self.screen_stack[0]
         marks = [("read-only", "$warning")] if self.readonly else []
-        marks += [("■ frozen (f goes on)", "$warning")] if self._is_frozen else []
+        marks += [("■ frozen (f goes on)", "$warning")] if self._poller.is_frozen else []
         line = header(self._view_name, self.snapshot.run, self.size.width, marks, self.has_record)
         base.query_one("#tabs", Static).update(line, layout=False)
 
     # ------------------------------------------------------------------ messages from the views
 
-    @on(RunChosen)
-    async def _run_chosen(self, message: RunChosen) -> None:
-        self._look_at(Wanted(message.run.id, view=self._view_name))
-        if message.enter:
-            await self.action_tab("rollouts")
-
-    @on(RolloutOpened)
-    async def _rollout_opened(self, message: RolloutOpened) -> None:
-        self._look_at(replace(self._wanted, rollout_id=message.rollout.id))
-        await self.action_tab("calls")
-
-    @on(CallsWanted)
-    async def _calls_wanted(self, message: CallsWanted) -> None:
-        self._look_at(replace(self._wanted, rollout_id=message.rollout_id))
-        await self.action_tab("calls")
-
-    @on(OnlyWanted)
-    async def _only_wanted(self, message: OnlyWanted) -> None:
-        self._look_at(replace(self._wanted, only=message.only))
-        await self.action_tab("rollouts")
+    @on(LookWanted)
+    async def _look_wanted(self, message: LookWanted) -> None:
+        self._poller.look_at(replace(self._poller.wanted, **message.changes))
+        if message.view:
+            await self.action_tab(message.view)
 
     @on(PageWanted)
     def _page_wanted(self, message: PageWanted) -> None:
-        self._machine.forget(message.view)
-        self._wake.set()
+        self._poller.read_again(message.view)
 
     @on(ActWanted)
     def _act_wanted(self, message: ActWanted) -> None:
         self._actor.act(message.act, message.argument, self.snapshot, self.readonly)
-
-    def _look_at(self, wanted: Wanted) -> None:
-        if wanted != self._wanted:
-            self._is_frozen = False
-        self._wanted = wanted
-        self._wake.set()
 
     # ------------------------------------------------------------------ keys
 
@@ -241,8 +190,8 @@ class CorralApp(App[None]):
         if not switcher.query(f"#{name}"):
             await switcher.mount(BY_NAME[name].build(name))
         switcher.current = name
-        is_read = name == self._wanted.view
-        self._look_at(replace(self._wanted, view=name))
+        is_read = name == self._poller.wanted.view
+        self._poller.look_at(replace(self._poller.wanted, view=name))
         if is_read:
             self._view.show(self.snapshot)
         self._view.focus_target.focus()
@@ -257,8 +206,7 @@ class CorralApp(App[None]):
 
     def action_freeze(self) -> None:
         """Keeps the screen as it is while the record goes on, or goes on."""
-        self._is_frozen = not self._is_frozen
-        self._wake.set()
+        self._poller.freeze()
         self._draw_tabs()
 
     def action_palette(self) -> None:
@@ -328,7 +276,7 @@ class CorralApp(App[None]):
         except ApplianceError as error:
             self._is_starting = False
             self.notify(f"the demo did not start: {error}", severity="error", timeout=20, markup=False)
-        self._wake.set()
+        self._poller.wake()
 
 
 def run(home: Path, readonly: bool, start_demo: Callable[[], None] | None = None) -> None:

@@ -16,7 +16,7 @@ from tui.curvedata import Curve, StepLine
 from tui.listing import Cell, Column, Listing, Shape
 from tui.state import Only, Snapshot
 from tui.text import cut, plain_line, reward, share
-from tui.view import OnlyWanted, View
+from tui.view import LookWanted, View
 
 COLUMNS = (
     Column("Step", 6),
@@ -94,7 +94,7 @@ class CurveView(View):
         """Lists the rollouts of the step."""
         step = self.query_one("#steps-list", Listing).current
         if step:
-            self.post_message(OnlyWanted(Only(step=step.step)))
+            self.post_message(LookWanted("rollouts", only=Only(step=step.step)))
 
     def action_open(self) -> None:
         """Lists the rollouts of the step."""

@@ -1,4 +1,4 @@
-"""Reads the record for the views: one `Snapshot` a poll, read anew only when it has changed. Nothing is written here."""
+"""Reads the record for the views: one `Snapshot` a poll, read anew only when it has changed. It writes nothing."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from tui.rewardsdata import Bucket, RewardsPage
 from tui.state import Only
 from tui.table import TableView
 from tui.text import bar
-from tui.view import OnlyWanted, Span
+from tui.view import LookWanted, Span
 
 BAR = 28
 
@@ -75,7 +75,7 @@ class RewardsView(TableView[Bucket]):
     def opened(self, row: Bucket) -> None:
         """Lists the rollouts of the bar."""
         high = float("inf") if self._is_last(row) else row.high
-        self.post_message(OnlyWanted(Only(low=row.low, high=high)))
+        self.post_message(LookWanted("rollouts", only=Only(low=row.low, high=high)))
 
     def action_open(self) -> None:
         """Lists the rollouts of the bar."""

@@ -12,7 +12,7 @@ from appliance.types import RolloutState
 from tui.listing import Cell, Column, Listing, Shape
 from tui.state import RolloutLine, Snapshot
 from tui.text import PACE_LOOKS, ROLLOUT_LOOKS, count, duration, reward
-from tui.view import ActWanted, OnlyWanted, RolloutOpened, View, fields, rollout_span
+from tui.view import ActWanted, LookWanted, View, fields, rollout_span
 
 COLUMNS = (
     Column("State", 10),
@@ -94,7 +94,7 @@ class RolloutsView(View):
             self.show(self._snapshot)
             return True
         if self._snapshot.only is not None:
-            self.post_message(OnlyWanted(None))
+            self.post_message(LookWanted(only=None))
             return True
         return False
 
@@ -111,7 +111,7 @@ class RolloutsView(View):
         current = self._list.current
         self._detail(current)
         if current and isinstance(message, Listing.Opened):
-            self.post_message(RolloutOpened(current))
+            self.post_message(LookWanted("calls", rollout_id=current.id))
 
     def _cells(self, rollout: RolloutLine) -> tuple[Cell, ...]:
         now = self._snapshot.now

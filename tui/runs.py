@@ -11,7 +11,7 @@ from textual.widgets import Static
 from tui.listing import Cell, Column, Listing, Shape
 from tui.state import RunLine, Snapshot
 from tui.text import RUN_LOOKS, duration, reward
-from tui.view import ActWanted, RunChosen, View, fields, run_span
+from tui.view import ActWanted, LookWanted, View, fields, run_span
 
 COLUMNS = (
     Column("Run", 14, grow=2),
@@ -78,7 +78,8 @@ class RunsView(View):
     def _moved(self, message: Listing.Moved) -> None:
         if self._list.current:
             self._detail(self._list.current)
-            self.post_message(RunChosen(self._list.current, enter=isinstance(message, Listing.Opened)))
+            view = "rollouts" if isinstance(message, Listing.Opened) else ""
+            self.post_message(LookWanted(view, run_id=self._list.current.id, rollout_id=None, only=None))
 
     def _cells(self, run: RunLine) -> tuple[Cell, ...]:
         glyph, kind = RUN_LOOKS[run.word]

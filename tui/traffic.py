@@ -10,7 +10,7 @@ from tui.pager import Paragraph
 from tui.table import TableView, facts
 from tui.text import count
 from tui.trafficdata import TrafficLine, TrafficPage
-from tui.view import CallsWanted, Span
+from tui.view import LookWanted, Span
 
 
 class TrafficView(TableView[TrafficLine]):
@@ -89,7 +89,7 @@ class TrafficView(TableView[TrafficLine]):
 
     def opened(self, row: TrafficLine) -> None:
         """Shows the calls of the rollout."""
-        self.post_message(CallsWanted(row.rollout_id))
+        self.post_message(LookWanted("calls", rollout_id=row.rollout_id))
 
     def action_open(self) -> None:
         """Shows the calls of the rollout."""

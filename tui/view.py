@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
@@ -9,7 +12,7 @@ from textual.message import Message
 from textual.widget import Widget
 from textual.widgets import Static
 
-from tui.state import Only, RolloutLine, RunLine, Snapshot
+from tui.state import RolloutLine, RunLine, Snapshot
 from tui.text import ROLLOUT_LOOKS, RUN_LOOKS
 
 Span = tuple[str, str]
@@ -27,37 +30,13 @@ COLOURS = {
 }
 
 
-class RunChosen(Message):
-    """The user looks at another run; `enter` says that they want to see its rollouts."""
+class LookWanted(Message):
+    """The user wants to look at something else: fields of `Wanted` that change, and the view that comes up for it."""
 
-    def __init__(self, run: RunLine, enter: bool) -> None:
+    def __init__(self, view: str = "", **changes: Any) -> None:
         super().__init__()
-        self.run = run
-        self.enter = enter
-
-
-class RolloutOpened(Message):
-    """The user wants to see a rollout's calls."""
-
-    def __init__(self, rollout: RolloutLine) -> None:
-        super().__init__()
-        self.rollout = rollout
-
-
-class CallsWanted(Message):
-    """The user wants to see the calls of a rollout that may not be on the list."""
-
-    def __init__(self, rollout_id: int) -> None:
-        super().__init__()
-        self.rollout_id = rollout_id
-
-
-class OnlyWanted(Message):
-    """The user wants the list of rollouts narrowed; None for all of them."""
-
-    def __init__(self, only: Only | None) -> None:
-        super().__init__()
-        self.only = only
+        self.view = view
+        self.changes = changes
 
 
 class PageWanted(Message):
@@ -75,6 +54,15 @@ class ActWanted(Message):
         super().__init__()
         self.act = act
         self.argument = argument
+
+
+class TextWanted(Message):
+    """The user wants to read a text of its own: a title and how it is read, in a thread of its own."""
+
+    def __init__(self, title: str, read: Callable[[], str]) -> None:
+        super().__init__()
+        self.title = title
+        self.read = read
 
 
 class View(Vertical):

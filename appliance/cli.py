@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from appliance.commands import (
     bench,
     bundle,
+    completion,
     db,
     evaluate,
     export,
@@ -63,7 +64,9 @@ EXAMPLES = """examples:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parses, runs one command, and turns errors of ours into one message and an exit code."""
-    arguments = build_parser().parse_args(argv)
+    parser = build_parser()
+    completion.complete(parser)
+    arguments = parser.parse_args(argv)
     switch_off()
     try:
         return int(arguments.act(arguments) or 0)
@@ -107,6 +110,7 @@ def build_parser() -> argparse.ArgumentParser:
         evaluate,
         bundle,
         service,
+        completion,
     ):
         group.add(commands)
     return parser

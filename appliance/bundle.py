@@ -90,20 +90,25 @@ def make(wish: Wish, target: Path, on_line: OnLine) -> dict[str, Any]:
     return {"bundle": str(target), "files": count, "bytes": total, "platform": words, "sha256_of_sums": sums}
 
 
-def check(target: Path) -> list[str]:
-    """What is wrong with a bundle, each by the file's name; none when it is whole."""
+def check(target: Path, told: Callable[[int, int], None] | None = None) -> list[str]:
+    """What is wrong with a bundle, each by the file's name; none when it is whole. `told` hears MB done, and of all."""
     sums = target / SUMS
     if not sums.is_file():
         return [f"{SUMS} is missing: the bundle was cut short"]
     lines = [line.partition("  ") for line in sums.read_text(encoding="utf-8").splitlines()]
-    told = {name: digest for digest, _, name in lines}
-    wrong = [f"{name} is missing" for name in told if not (target / name).is_file()]
-    for path in _files(target):
+    sums_of = {name: digest for digest, _, name in lines}
+    wrong = [f"{name} is missing" for name in sums_of if not (target / name).is_file()]
+    files = _files(target)
+    done, total = 0, sum(path.stat().st_size for path in files)
+    for path in files:
         name = str(path.relative_to(target))
-        if name not in told:
+        if name not in sums_of:
             wrong.append(f"{name} is not of this bundle")
-        elif sha256_of(path) != told[name]:
+        elif sha256_of(path) != sums_of[name]:
             wrong.append(f"{name} is damaged")
+        done += path.stat().st_size
+        if told is not None:
+            told(done // 1_000_000, total // 1_000_000)
     return wrong
 
 

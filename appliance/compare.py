@@ -48,11 +48,23 @@ class _Turn:
     parent: tuple[int, int] | None
 
 
-async def compare(store: Store, run_id: str, renderer: Renderer, score: Score | None) -> dict[str, Any]:
-    """The report of a run, whose `rollouts` have a row each. StoreError when there is nothing to compare."""
+async def compare(
+    store: Store,
+    run_id: str,
+    renderer: Renderer,
+    score: Score | None,
+    told: Callable[[int, int], None] | None = None,
+) -> dict[str, Any]:
+    """The report of a run, whose `rollouts` have a row each. StoreError when there is nothing to compare.
+
+    `told` hears how many rollouts are done, and of how many.
+    """
     rows: list[dict[str, Any]] = []
     differences: list[float] = []
-    for rollout in store.rollouts(run_id):
+    rollouts = store.rollouts(run_id)
+    for done, rollout in enumerate(rollouts):
+        if told is not None:
+            told(done, len(rollouts))
         turns = _turns(store, rollout.id)
         if not turns:
             continue

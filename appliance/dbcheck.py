@@ -61,8 +61,8 @@ class Findings:
         return {"sound": self.is_sound, "file": found.pop("file"), "invariants": found}
 
 
-def check(store: Store, on_rollouts: Callable[[int], None] = lambda done: None) -> Findings:
-    """Checks the whole record. `on_rollouts` hears how many rollouts are done."""
+def check(store: Store, told: Callable[[int, int], None] | None = None) -> Findings:
+    """Checks the whole record. `told` hears how many rollouts are done, and of how many."""
     found = Findings()
     _file(store, found)
     runs = {row["id"]: row for row in _safe(store, found, "SELECT * FROM runs")}
@@ -70,14 +70,15 @@ def check(store: Store, on_rollouts: Callable[[int], None] = lambda done: None) 
         _run(store, found, run_id, row["state"])
     vocabularies = {run_id: _vocabulary(store.path.parent / "runs" / run_id) for run_id in runs}
     pruned = {run_id for run_id, row in runs.items() if row["pruned"]}
+    counted = _safe(store, found, "SELECT count(*) n FROM rollouts")
     for done, row in enumerate(_rollouts(store, found), start=1):
         _rollout(found, row)
         try:
             _calls(store, found, row, vocabularies.get(row["run_id"]), row["run_id"] in pruned)
         except StoreError as error:
             found.fail("I1", f"rollout {row['id']}: {error.message}")
-        if done % PAGE == 0:
-            on_rollouts(done)
+        if told is not None and counted:
+            told(done, counted[0]["n"])
     return found
 
 

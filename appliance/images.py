@@ -122,6 +122,7 @@ def build_images(home: Path, harnesses: Collection[Harness], on_line: OnLine) ->
         wanted.append(_layered("node", NODE_LAYER))
     checks = {_image_name(harness): harness for harness in harnesses}
     wanted += [_layered(name, harness.layer) for name, harness in checks.items()]
+    took: list[float] = []
     for place, image in enumerate(wanted, 1):
         step = f"[{place}/{len(wanted)}] image {image.name}"
         if image_exists(environment, image.ref):
@@ -134,7 +135,9 @@ def build_images(home: Path, harnesses: Collection[Harness], on_line: OnLine) ->
         builder.build(image)
         if image.name in checks:
             _check(environment, checks[image.name], image.ref)
-        on_line(f"{step}: built in {time.monotonic() - started:.0f} s")
+        took.append(time.monotonic() - started)
+        left = sum(took) / len(took) * (len(wanted) - place)
+        on_line(f"{step}: built in {took[-1]:.0f} s" + (f", about {left:.0f} s left" if left else ""))
     return {image.name: image.ref for image in wanted}
 
 

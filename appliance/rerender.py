@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,14 @@ from appliance.types import Logprobs, TokenIds
 __all__ = ["compare_run", "compare_text"]
 
 
-async def compare_run(home: Path, run: str, model: Path | None, engine_url: str, scores: bool) -> dict[str, Any]:
+async def compare_run(
+    home: Path,
+    run: str,
+    model: Path | None,
+    engine_url: str,
+    scores: bool,
+    told: Callable[[int, int], None] | None = None,
+) -> dict[str, Any]:
     """The comparison of a run's calls; `scores` starts the run's own policy, `engine_url` names one that runs."""
     with reading(home) as store:
         run_id = store.run(run).id
@@ -29,7 +36,7 @@ async def compare_run(home: Path, run: str, model: Path | None, engine_url: str,
         folder = model or _model_folder(home, run_id, config)
         renderer = Renderer.from_folder(folder)
         async with _score(home, store, run_id, config, (engine_url, scores, folder)) as score:
-            return await compare(store, run_id, renderer, score)
+            return await compare(store, run_id, renderer, score, told)
 
 
 def _model_folder(home: Path, run_id: str, config: RunConfig) -> Path:

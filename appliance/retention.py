@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from appliance.errors import StoreError
@@ -17,6 +17,7 @@ from appliance.sections import RecordSection
 from appliance.store import Store
 from appliance.types import Run, RunState
 
+Told = Callable[[int, int], None]
 CHUNK = 200
 """Rollouts a transaction."""
 ENDED = (RunState.DONE, RunState.FAILED, RunState.STOPPED)
@@ -24,8 +25,11 @@ OF_CALL = "DELETE FROM {} WHERE call_id IN (SELECT id FROM calls WHERE rollout_i
 OF_ROLLOUT = "DELETE FROM {} WHERE rollout_id BETWEEN ? AND ?"
 
 
-def prune(store: Store, run_id: str, what: Literal["bodies", "all"]) -> dict[str, Any]:
-    """Takes the raw bodies, or everything, of one ended run out of the record; StoreError while it may go on."""
+def prune(store: Store, run_id: str, what: Literal["bodies", "all"], told: Told | None = None) -> dict[str, Any]:
+    """Takes the raw bodies, or everything, of one ended run out of the record; StoreError while it may go on.
+
+    `told` hears how many spans of rollouts are done, and of how many.
+    """
     run = store.run(run_id)
     holder = supervisor_of(store.path.parent) or {}
     # Without a supervisor a run that was only created, as `corral rollout` leaves one, has nobody who could end it.
@@ -35,7 +39,7 @@ def prune(store: Store, run_id: str, what: Literal["bodies", "all"]) -> dict[str
         raise StoreError(f"run {run.id} is {run.state}; only what has ended is pruned", f"end it first: {end}")
     store.rows("PRAGMA foreign_keys=OFF")  # parents and children go together; checking each would read every table
     try:
-        found = _bodies(store, run) if what == "bodies" else _all(store, run)
+        found = _bodies(store, run, told) if what == "bodies" else _all(store, run, told)
     finally:
         store.rows("PRAGMA foreign_keys=ON")
     return {"run": run.id, "pruned": what} | found
@@ -90,21 +94,21 @@ def _spans(store: Store, run_id: str) -> list[tuple[int, int]]:
     return spans
 
 
-def _bodies(store: Store, run: Run) -> dict[str, int]:
+def _bodies(store: Store, run: Run, told: Told | None) -> dict[str, int]:
     with store.write() as db:  # first: a rollout whose bodies are half gone is known to be pruned
         db.execute("UPDATE runs SET pruned='bodies', pruned_at=? WHERE id=?", (time.time(), run.id))
         db.execute("DELETE FROM frames WHERE run_id=?", (run.id,))
-    return {"calls": _delete(store, run.id, [OF_CALL.format("bodies")])}
+    return {"calls": _delete(store, run.id, [OF_CALL.format("bodies")], told)}
 
 
-def _all(store: Store, run: Run) -> dict[str, int]:
+def _all(store: Store, run: Run, told: Told | None) -> dict[str, int]:
     with store.write() as db:
         db.execute("UPDATE runs SET pruned='all', pruned_at=? WHERE id=?", (time.time(), run.id))
         db.execute("DELETE FROM frames WHERE run_id=?", (run.id,))
     of_call, of_rollout, of_run = (_tables(store, column) for column in ("call_id", "rollout_id", "run_id"))
     of_call = [table for table in of_call if table not in of_run]
     by_call = [OF_CALL.format(table) for table in of_call]
-    deleted = _delete(store, run.id, by_call + [OF_ROLLOUT.format(table) for table in of_rollout])
+    deleted = _delete(store, run.id, by_call + [OF_ROLLOUT.format(table) for table in of_rollout], told)
     with store.write() as db:
         for table in of_run:
             db.execute(f"DELETE FROM {table} WHERE run_id=?", (run.id,))
@@ -122,11 +126,14 @@ def _tables(store: Store, column: str) -> list[str]:
     return [row["name"] for row in found]
 
 
-def _delete(store: Store, run_id: str, statements: Sequence[str]) -> int:
+def _delete(store: Store, run_id: str, statements: Sequence[str], told: Told | None) -> int:
     """Runs the statements over the run's rollouts; returns how many calls lost their bodies."""
     deleted = 0
-    for span in _spans(store, run_id):
+    spans = _spans(store, run_id)
+    for done, span in enumerate(spans, start=1):
         with store.write() as db:
             counts = [db.execute(statement, span).rowcount for statement in statements]
         deleted += counts[0]
+        if told is not None:
+            told(done, len(spans))
     return deleted

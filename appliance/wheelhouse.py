@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 import zipfile
 from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, files
@@ -62,9 +63,12 @@ def fill(lock: Path, folder: Path, on_line: OnLine) -> None:
             wheel.unlink()
     wanted = pins(lock)
     missing = [pin for pin in wanted if wheel_of(pin, folder) is None]
+    started = time.monotonic()
     for first in range(0, len(missing), BATCH):
         batch = missing[first : first + BATCH]
-        on_line(f"wheels: {len(wanted) - len(missing) + first} of {len(wanted)}, fetching {batch[0]} …")
+        took = time.monotonic() - started
+        left = f", about {took / first * (len(missing) - first):.0f} s left" if first else ""
+        on_line(f"wheels: {len(wanted) - len(missing) + first} of {len(wanted)}, fetching {batch[0]} …{left}")
         _fetch(batch, folder)
     _write_lock(wanted, folder)
     on_line(f"wheels: {len(wanted)} of {len(wanted)}")

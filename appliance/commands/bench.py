@@ -9,6 +9,7 @@ from typing import Any
 
 from appliance import bench
 from appliance.commands.printing import command_of, show
+from appliance.commands.progress import progress
 
 NAMES = sorted(module.name for module in pkgutil.iter_modules(bench.__path__))
 
@@ -24,11 +25,16 @@ def add(commands: Any) -> None:
     for name in NAMES:
         module = importlib.import_module(f"appliance.bench.{name}")
         command = command_of(benches, name, _bench, module.TEXT)
-        command.set_defaults(measure=module.measure)
+        command.set_defaults(measure=module.measure, bench=name)
         module.add(command)
 
 
 def _bench(arguments: argparse.Namespace) -> None:
     """`measure` returns the promised object and the table that says the same."""
-    found, text = arguments.measure(arguments)
+    # How long it takes depends on the sizes asked for: what is remembered is remembered with them.
+    shared = {"act", "measure", "bench", "json", "plain", "readonly"}
+    own = {key: value for key, value in vars(arguments).items() if key not in shared and value}
+    sizes = ", ".join(f"{key}={value}" for key, value in sorted(own.items()))
+    with progress(arguments, f"bench {arguments.bench} ({sizes})"):
+        found, text = arguments.measure(arguments)
     show(arguments, found, text)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from appliance.commands.printing import command_of, show, show_event
+from appliance.commands.progress import progress
 from appliance.config import CHECKOUT, home
 from appliance.errors import ConfigError, HostError
 
@@ -29,7 +30,8 @@ def _bundle(arguments: argparse.Namespace) -> None:
     from appliance import bundle
 
     if arguments.check:
-        wrong = bundle.check(arguments.folder)
+        with progress(arguments, "bundle --check", "MB") as told:
+            wrong = bundle.check(arguments.folder, told)
         if wrong:
             more = f" and {len(wrong) - 5} more" if len(wrong) > 5 else ""
             raise HostError(f"{arguments.folder}: {'; '.join(wrong[:5])}{more}", "copy it again, or make it again")

@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from appliance.commands.printing import command_of, show
+from appliance.commands.progress import progress
 from appliance.config import home
 
 
@@ -31,8 +32,8 @@ def _check(arguments: argparse.Namespace) -> int:
     from appliance.dbcheck import check, check_text
     from appliance.record import reading
 
-    with reading(home(), damaged=True) as store:
-        found = check(store)
+    with reading(home(), damaged=True) as store, progress(arguments, "db check", "rollouts") as told:
+        found = check(store, told)
     show(arguments, found.as_json(), check_text(found))
     return 0 if found.is_sound else 1
 
@@ -41,7 +42,7 @@ def _vacuum(arguments: argparse.Namespace) -> None:
     from appliance.record import changing
     from appliance.retention import vacuum
 
-    with changing(home()) as store:
+    with changing(home()) as store, progress(arguments, "db vacuum"):
         found = vacuum(store)
     before, after = (found[key] / 2**20 for key in ("bytes_before", "bytes_after"))
     show(arguments, found, f"{before:.1f} MiB → {after:.1f} MiB")
@@ -51,8 +52,8 @@ def _prune(arguments: argparse.Namespace) -> None:
     from appliance.record import changing
     from appliance.retention import prune
 
-    with changing(home()) as store:
-        found = prune(store, arguments.run, "all" if arguments.all else "bodies")
+    with changing(home()) as store, progress(arguments, "db prune", "spans of rollouts") as told:
+        found = prune(store, arguments.run, "all" if arguments.all else "bodies", told)
     what = "everything" if arguments.all else "raw bodies"
     text = f"run {found['run']}: {what} of {found['calls']} calls taken out; `corral db vacuum` gives the disk back"
     show(arguments, found, text)
@@ -61,7 +62,7 @@ def _prune(arguments: argparse.Namespace) -> None:
 def _migrate(arguments: argparse.Namespace) -> None:
     from appliance.record import changing, record_path
 
-    with changing(home()):
+    with progress(arguments, "db migrate"), changing(home()):
         path = record_path(home())
     copies = sorted(str(copy) for copy in path.parent.glob(f"{path.name}.before-*"))
     show(arguments, {"record": str(path), "copies": copies}, "\n".join([f"{path} is up to date", *copies]))

@@ -8,6 +8,7 @@ from typing import Any
 
 from appliance.commands.policy import export_policy
 from appliance.commands.printing import command_of, show
+from appliance.commands.progress import progress
 from appliance.config import home
 from appliance.errors import ConfigError
 
@@ -45,12 +46,13 @@ def _export(arguments: argparse.Namespace) -> None:
         what = arguments.of.pop(0) if arguments.of and arguments.of[0] in POLICY else None
         run = arguments.of[0] if arguments.of else newest(store).id
     if what:
-        export_policy(arguments, what, run)
+        with progress(arguments, f"export {what}"):
+            export_policy(arguments, what, run)
         return
     if not arguments.format:
         raise ConfigError("corral export: --format is missing", f"one of {', '.join(FORMATS)}; or adapter, merged")
-    with reading(home()) as store:
-        found = export(store, run, arguments.format, arguments.to, arguments.rollout)
+    with reading(home()) as store, progress(arguments, f"export {arguments.format}", "rollouts") as told:
+        found = export(store, run, arguments.format, arguments.to, arguments.rollout, told)
     show(arguments, found, f"run {found['run']}: {found['documents']} documents in {found['target']}")
 
 
@@ -58,7 +60,7 @@ def _import(arguments: argparse.Namespace) -> None:
     from appliance.export.entering import bring_in
     from appliance.record import changing
 
-    with changing(home()) as store:
+    with changing(home()) as store, progress(arguments, "import"):
         found = bring_in(store, arguments.run, arguments.file, arguments.harness)
         run = store.run(arguments.run).id
     text = f"run {run}: {len(found)} conversations came in as lessons; they have no token ids"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from appliance.commands.printing import command_of, pairs_of, show, show_event
+from appliance.commands.progress import progress
 from appliance.config import home, podman_home
 from appliance.errors import HarnessFileError
 
@@ -131,7 +132,9 @@ def _check(arguments: argparse.Namespace) -> int:
     from appliance.shelf import Shelf
 
     harness = Shelf.of(home()).get(arguments.name)
-    card = checked(podman_home(home()), harness, arguments.timeout_s, arguments.runs)
+    runs = f" --runs {arguments.runs}" if arguments.runs > 1 else ""
+    with progress(arguments, f"harness check {harness.name}{runs}"):
+        card = checked(podman_home(home()), harness, arguments.timeout_s, arguments.runs)
     show(arguments, card.as_dict(), card_text(card))
     return 1 if card.problem else 0
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from appliance.commands.printing import command_of, show, show_event
+from appliance.commands.progress import progress
 from appliance.config import RunConfig, home, podman_home
 from appliance.errors import ConfigError
 from appliance.harness import Harness
@@ -81,7 +82,8 @@ def _prune(arguments: argparse.Namespace) -> None:
     from appliance.imagestore import prune
     from appliance.shelf import Shelf
 
-    gone = prune(podman_home(home()), list(Shelf.of(home()).harnesses.values()), arguments.tasks)
+    with progress(arguments, "images prune"):
+        gone = prune(podman_home(home()), list(Shelf.of(home()).harnesses.values()), arguments.tasks)
     refs = [image.ref or image.id[:12] for image in gone]
     show(arguments, {"removed": refs}, "\n".join(f"removed {ref}" for ref in refs) or "nothing to remove")
 
@@ -93,7 +95,8 @@ def _save(arguments: argparse.Namespace) -> None:
     if arguments.output is None:
         raise ConfigError("images save: no file given", "corral images save pi codex --output images.tar")
     chosen = {harness.name: harness for harness in _chosen(arguments, FIRST)}
-    refs = save(podman_home(home()), chosen, arguments.output)
+    with progress(arguments, f"images save {' '.join(chosen)}"):
+        refs = save(podman_home(home()), chosen, arguments.output)
     text = "\n".join(f"saved {ref}" for ref in refs)
     show(arguments, {"file": str(arguments.output), "images": refs}, text)
 
@@ -103,7 +106,8 @@ def _load(arguments: argparse.Namespace) -> None:
 
     if len(arguments.names) != 1:
         raise ConfigError("images load: takes one file", "corral images load images.tar")
-    refs = load(podman_home(home()), Path(arguments.names[0]))
+    with progress(arguments, "images load"):
+        refs = load(podman_home(home()), Path(arguments.names[0]))
     show(arguments, {"images": refs}, "\n".join(f"loaded {ref}" for ref in refs))
 
 

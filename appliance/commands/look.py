@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from appliance.commands.printing import command_of, show
+from appliance.commands.progress import progress
 from appliance.config import home
 
 
@@ -45,7 +46,8 @@ def _report(arguments: argparse.Namespace) -> None:
         if arguments.html:
             from appliance.reporthtml import write_report
 
-            write_report(home(), store, run.id, arguments.html)
+            with progress(arguments, "report --html"):
+                write_report(home(), store, run.id, arguments.html)
             found, lines = found | {"html": str(arguments.html)}, [*lines, str(arguments.html)]
     show(arguments, found, "\n".join(lines))
 
@@ -63,8 +65,9 @@ def _doctor(arguments: argparse.Namespace) -> int:
     from appliance.doctor import checks
     from appliance.mending import mend
 
-    mended = mend(home()) if arguments.fix else []
-    found = checks(home())
+    with progress(arguments, "doctor"):
+        mended = mend(home()) if arguments.fix else []
+        found = checks(home())
     lines = [f"✓ mended {what}" for what in mended]
     lines += [
         f"{'✓ ok  ' if c['ok'] else '✗ FAIL'} {c['name']:<12} {c['found']}"

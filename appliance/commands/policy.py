@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from appliance.commands.printing import command_of, overrides_of, show
+from appliance.commands.progress import progress
 from appliance.config import from_record, home, resolve
 from appliance.errors import ApplianceError
 from appliance.plan import Plan, advice
@@ -26,8 +27,9 @@ def _plan(arguments: argparse.Namespace) -> int:
     from appliance.room import plan_of, shape_of
 
     config = resolve(arguments.toml, overrides_of(arguments))
-    shape = shape_of(config, home())
-    found = plan_of(config, home())
+    with progress(arguments, "plan"):
+        shape = shape_of(config, home())
+        found = plan_of(config, home())
     told = {p.where: advice(p, config, shape, p.available) for p in found if p.available is not None and not p.fits}
     rows = [
         {

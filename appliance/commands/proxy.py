@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import base64
 import json
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from appliance.commands.printing import command_of, overrides_of, show
+from appliance.commands.progress import progress
 from appliance.config import home, resolve
 from appliance.errors import ConfigError
 
@@ -54,12 +56,17 @@ def _proxy(arguments: argparse.Namespace) -> None:
     config = resolve(None, overrides)
     wish = Wish(config, arguments.engine, arguments.served_model, arguments.port, arguments.run)
 
+    starting = ExitStack()
+
     async def ready(serving: Serving) -> None:
+        starting.close()
         found = {"run": serving.run, "rollout": serving.rollout, "url": serving.url, "token": serving.token}
         show(arguments, found | {"base_url": serving.session_url, "model": serving.model}, _address(serving))
         await _until_stopped()
 
-    anyio.run(serve, home(), wish, ready, backend_options={"use_uvloop": True})
+    with starting:
+        starting.enter_context(progress(arguments, "proxy: getting ready"))
+        anyio.run(serve, home(), wish, ready, backend_options={"use_uvloop": True})
 
 
 def _address(serving: Any) -> str:
@@ -118,5 +125,7 @@ def _compare(arguments: argparse.Namespace) -> None:
 
     from appliance.rerender import compare_run, compare_text
 
-    found = anyio.run(compare_run, home(), arguments.run, arguments.model, arguments.engine, arguments.score)
+    with progress(arguments, "compare-rendering", "rollouts") as told:
+        asked = (arguments.run, arguments.model, arguments.engine, arguments.score)
+        found = anyio.run(compare_run, home(), *asked, told)
     show(arguments, found, compare_text(found))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from appliance.commands.printing import command_of, overrides_of, show, show_event
+from appliance.commands.progress import progress
 from appliance.config import CHECKOUT, home, resolve, sources
 
 EXIT_STOPPED = 3
@@ -132,6 +133,7 @@ def _stop(arguments: argparse.Namespace) -> int:
 def _rollout(arguments: argparse.Namespace) -> int:
     from appliance import running
 
-    found = running.single(home(), arguments.run, arguments.task, arguments.harness, arguments.teacher)
+    with progress(arguments, f"rollout in {arguments.harness}{' by the teacher' if arguments.teacher else ''}"):
+        found = running.single(home(), arguments.run, arguments.task, arguments.harness, arguments.teacher)
     show(arguments, found, running.single_text(found))
     return 0 if found["failure"] == "" else 1

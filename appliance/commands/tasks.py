@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from appliance.commands.printing import command_of, show, show_event
+from appliance.commands.progress import progress
 from appliance.config import RunConfig, home
 
 
@@ -79,7 +80,8 @@ def pack_of(name: str) -> Path:
 def _import(arguments: argparse.Namespace) -> int:
     from appliance.packimport import import_pack
 
-    report = import_pack(arguments.source, arguments.out, arguments.split)
+    with progress(arguments, "tasks import"):
+        report = import_pack(arguments.source, arguments.out, arguments.split)
     lines = [f"{len(report.imported)} tasks imported from {report.format} into {arguments.out}"]
     by_note: dict[str, list[str]] = {}
     for name, notes in report.imported.items():
@@ -153,7 +155,8 @@ def _lint(arguments: argparse.Namespace) -> int:
     """Reads the pack, naming every task that is malformed; with --run, probes those that can be read."""
     from appliance.tasks import read_pack
 
-    pack, broken = read_pack(pack_of(arguments.pack))
+    with progress(arguments, "tasks lint"):
+        pack, broken = read_pack(pack_of(arguments.pack))
     found: dict[str, Any] = {"tasks": len(pack.tasks), "malformed": broken}
     if arguments.run:
         found |= _probe(arguments, pack)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from appliance.commands.printing import command_of, show
+from appliance.commands.progress import progress
 from appliance.config import home
 
 
@@ -26,10 +27,11 @@ def _tree(arguments: argparse.Namespace) -> None:
     from appliance.treehtml import write_html
     from appliance.treeview import text, view
 
-    with reading(home()) as store:
-        told = recollect(store, arguments.rollout)
-    found = view(home(), told)
-    if arguments.html:
-        write_html(home(), told, arguments.html)
+    with progress(arguments, "tree"):
+        with reading(home()) as store:
+            told = recollect(store, arguments.rollout)
+        found = view(home(), told)
+        if arguments.html:
+            write_html(home(), told, arguments.html)
     written = {"html": str(arguments.html)} if arguments.html else {}
     show(arguments, found | written, "\n".join([text(found), *written.values()]))

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from appliance.commands.printing import command_of, show
+from appliance.commands.progress import progress
 from appliance.config import home
 
 
@@ -27,7 +28,8 @@ def _forks(arguments: argparse.Namespace) -> int:
 
     with reading(home()) as store:
         run = store.run(arguments.run) if arguments.run else newest(store)
-        found = explain(home(), store, run.id)
+        with progress(arguments, "forks", "rollouts") as told:
+            found = explain(home(), store, run.id, told)
     counts = found.as_json()
     show(arguments, counts, text(found, arguments.all))
     return 1 if counts["unexplained"] else 0
@@ -39,7 +41,8 @@ def _replay(arguments: argparse.Namespace) -> int:
 
     with reading(home()) as store:
         run = store.run(arguments.run) if arguments.run else newest(store)
-        found = replay(store, run.id)
+        with progress(arguments, "replay", "steps") as told:
+            found = replay(store, run.id, told)
     same = not found.differences
     lines = [
         f"run {run.id}: {found.steps} steps, {found.rollouts} rollouts trained on: "

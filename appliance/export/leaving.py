@@ -19,12 +19,22 @@ FORMATS = ("atif", "harbor", "messages", "tokens", "parquet")
 ENDED = (RolloutState.GRADED, RolloutState.FAILED)
 
 
-def export(store: Store, run_id: str, kind: str, target: Path, rollout: int | None = None) -> dict[str, Any]:
-    """Writes the ended rollouts of a run, or one of them, and says how many documents that made."""
+def export(
+    store: Store,
+    run_id: str,
+    kind: str,
+    target: Path,
+    rollout: int | None = None,
+    heard: Callable[[int, int], None] | None = None,
+) -> dict[str, Any]:
+    """Writes the ended rollouts of a run, or one of them, and says how many documents that made.
+
+    `heard` is told how many rollouts are done, and of how many.
+    """
     run = store.run(run_id)
     if rollout is not None and rollout not in {r.id for r in store.rollouts(run.id)}:
         raise ExportError(f"run {run.id} has no rollout {rollout}", "see `corral status`")
-    told = _told(store, run.id, rollout)
+    told = _told(store, run.id, rollout) if heard is None else _counted(store, run.id, rollout, heard)
     version = str(store.rows("SELECT code_version v FROM runs WHERE id=?", run.id)[0]["v"])
     with written(target, is_folder=kind in ("atif", "harbor")) as temporary:
         if kind == "atif":
@@ -51,6 +61,17 @@ def _told(store: Store, run_id: str, rollout: int | None) -> Iterator[Recollecti
             if each.state in ENDED:
                 yield recollect(store, each.id)
         last = page[-1].id
+
+
+def _counted(
+    store: Store, run_id: str, rollout: int | None, heard: Callable[[int, int], None]
+) -> Iterator[Recollection]:
+    """The same, saying how far it is."""
+    ended = [each for each in store.rollouts(run_id) if each.state in ENDED]
+    number = 1 if rollout is not None else len(ended)
+    for done, each in enumerate(_told(store, run_id, rollout), start=1):
+        yield each
+        heard(done, number)
 
 
 def _lines(

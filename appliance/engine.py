@@ -120,10 +120,16 @@ class Engine:
         """Stop what is left of the server, start a new one and load the live adapters again."""
         adapters, current = dict(self._adapters), self._current
         await self._stop()
-        await self._start()
-        for version in sorted(adapters):
-            await self.load_adapter(version, adapters[version].folder)
-        self._current = current
+        try:
+            await self._start()
+            for version in sorted(adapters):
+                await self.load_adapter(version, adapters[version].folder)
+        except (EngineError, HostError) as error:  # it may be tried once more, with all it had
+            self._adapters = adapters
+            self._fail(EngineError("dead", error.message))
+            raise
+        finally:
+            self._current = current
 
     async def _start(self) -> None:
         """A ready and probed server, or `HostError` with its last log lines."""

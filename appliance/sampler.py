@@ -1,11 +1,13 @@
 """The engine kept alive for one run, and the policy version that answers.
 
 A dead or hung engine fails the calls under way (their rollouts are tried again), is started again with its adapters,
-and calls that come meanwhile wait for it. After `MAX_RESTARTS` the run fails with the engine's last words.
+and calls that come meanwhile wait for it. After `MAX_RESTARTS` without an hour of peace in between the run fails with
+the engine's last words.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -25,6 +27,7 @@ from appliance.types import Sample, TokenIds
 
 MAX_RESTARTS = 5
 WATCH_S = 0.25
+PEACE_S = 3600.0
 
 
 class Sampler:
@@ -125,24 +128,36 @@ class Sampler:
             raise EngineError("dead", "the engine did not come back in time")
 
     async def _keep_alive(self) -> None:
-        restarts = 0
+        restarts, up_since = 0, time.monotonic()
         while True:
             await anyio.sleep(WATCH_S)
             failure = self._engine.failure
             if failure is None:
                 continue
+            if time.monotonic() - up_since > PEACE_S:
+                restarts = 0
             self._up = anyio.Event()
-            restarts += 1
-            self._store.log(
-                "error", "engine", f"{failure.message} (restart {restarts} of {MAX_RESTARTS})", self._run_id
-            )
-            if restarts > MAX_RESTARTS:
-                raise HostError(
-                    f"the engine failed {restarts} times: {failure.message}", "see engine.log in the run's folder"
-                )
-            async with self._changing:  # a swap must not be undone by a restart that began before it
-                await self._engine.restart()
+            message: str | None = failure.message
+            while message is not None:
+                restarts += 1
+                self._store.log("error", "engine", f"{message} (restart {restarts} of {MAX_RESTARTS})", self._run_id)
+                if restarts > MAX_RESTARTS:
+                    raise HostError(
+                        f"the engine failed {restarts} times: {message}", "see engine.log in the run's folder"
+                    )
+                message = await self._restarted()
+                await anyio.sleep(restarts if message is not None else 0)
             self._up.set()
+            up_since = time.monotonic()
+
+    async def _restarted(self) -> str | None:
+        """Starts the engine again; why that failed (it may be killed while it starts), None when it answers."""
+        async with self._changing:  # a swap must not be undone by a restart that began before it
+            try:
+                await self._engine.restart()
+            except (EngineError, HostError) as error:
+                return error.message
+        return None
 
 
 def engine_settings(config: RunConfig, model: Path, log: Path) -> EngineSettings:

@@ -59,7 +59,8 @@ OUTPUT_BYTES = 16 * 1024
 TEARDOWN_S = 30.0
 FOREIGN_TEARDOWN_S = 5.0
 START_S = 60.0
-RECONCILE_TRIES = 4
+PATIENCE_S = (0.1, 0.5, 2.0, 5.0)
+"""Pauses between tries of what needs a service and may be tried again: it was killed, and its end is noticed late."""
 REMOVAL_S = 1.0
 MOST_WAITING = 1024  # threads that wait for the end of a sandbox
 
@@ -182,28 +183,39 @@ class Podman:
 
         At the start of a supervisor that is all its predecessor left; each minute, what a fault of Podman's left.
         """
-        for tries_left in reversed(range(RECONCILE_TRIES)):
-            try:
-                names = [name for name in await self.list(labels) if name not in self._ours]
-                for name in names:
-                    await self._remove(name)
-                return names + await self.sweep()
-            except SandboxError:
-                if not tries_left:
-                    raise
-                await anyio.sleep(0.1)  # the service died under it; the next look starts another
-        raise AssertionError("unreachable")
+
+        async def act() -> Names:
+            names = [name for name in await self.list(labels) if name not in self._ours]
+            for name in names:
+                await self._remove(name)
+            return names + await self.sweep()
+
+        return await self._patiently(act)
 
     async def image_exists(self, ref: str) -> bool:
         """Whether the private image store holds `ref`."""
-        await self._ready()
-        try:
-            await self._ask("GET", f"/images/{ref}/exists")
-        except Refused as error:
-            if error.status == 404:
-                return False
-            raise _lost(error) from error
-        return True
+
+        async def act() -> bool:
+            await self._ready()
+            try:
+                await self._ask("GET", f"/images/{ref}/exists")
+            except Refused as error:
+                if error.status == 404:
+                    return False
+                raise _lost(error) from error
+            return True
+
+        return await self._patiently(act)
+
+    async def _patiently(self, act: Callable[[], Awaitable[T]]) -> T:
+        """Does it again when the service died under it: `act` begins by having a service."""
+        for pause_s in PATIENCE_S:
+            with suppress(SandboxError):
+                return await act()
+            if isinstance(self._service, ForeignService):
+                break  # we cannot start it again
+            await anyio.sleep(pause_s)
+        return await act()
 
     async def _ready(self) -> None:
         """Have a service; one that died may have left containers that its successor does not know."""

@@ -129,7 +129,7 @@ def test_podman_that_is_gone_ends_the_run_with_its_name_and_the_next_start_goes_
 ) -> None:
     """The program itself disappears, then its service is killed: nothing can be started any more."""
     for parent in (tmp_path, *tmp_path.parents[:2]):
-        parent.chmod(0o755)
+        parent.chmod(parent.stat().st_mode | 0o055)
     build_images(podman_home(home()), [], print)
     folder, bin_folder = tmp_path / "soak", tmp_path / "bin"
     bin_folder.mkdir()

@@ -132,7 +132,7 @@ def test_without_a_stock_profile_what_is_harmful_is_refused(monkeypatch: pytest.
 @pytest.mark.real
 def test_an_image_without_a_shell_is_named(tmp_path: Path) -> None:
     for parent in (tmp_path, *tmp_path.parents[:2]):
-        parent.chmod(0o755)
+        parent.chmod(parent.stat().st_mode | 0o055)
     (tmp_path / "proxy").mkdir()
     environment, ref = podman_environment(podman_home(home())), f"localhost/corral-shellless:{os.getpid()}"
     with tarfile.open(tmp_path / "empty.tar", "w") as tar:

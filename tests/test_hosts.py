@@ -46,7 +46,7 @@ def test_a_host_that_does_not_answer_is_named_at_the_start(tmp_path: Path) -> No
 def second(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     """A service of its own storage, which only borrows the first one's images."""
     for parent in (tmp_path, *tmp_path.parents[:2]):
-        parent.chmod(0o755)
+        parent.chmod(parent.stat().st_mode | 0o055)
     build_images(podman_home(home()), [], print)
     environment = podman_environment(tmp_path / "second")
     conf = Path(environment["CONTAINERS_STORAGE_CONF"])

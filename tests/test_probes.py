@@ -172,7 +172,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]:
     """Group → probe → what it saw; every group in a sandbox of its own."""
     folder = tmp_path_factory.mktemp("probes")
     for parent in (folder, *folder.parents[:2]):
-        parent.chmod(0o755)
+        parent.chmod(parent.stat().st_mode | 0o055)
     build_images(podman_home(home()), [], print)
     return anyio.run(probe_all, folder)
 

@@ -82,7 +82,7 @@ class Bench:
 @pytest.fixture
 async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
     for parent in (tmp_path, *tmp_path.parents[:2]):
-        parent.chmod(0o755)
+        parent.chmod(parent.stat().st_mode | 0o055)
     build_images(podman_home(home()), [], print)
     settings = {"rollout.timeout_s": "8", "rollout.grade_timeout_s": "8", "rollout.retries": "0"}
     store = Store.open(tmp_path / "record.db")

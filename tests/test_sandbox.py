@@ -66,7 +66,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """workspace, home and proxy of one rollout, as a rollout makes them."""
     folder = tmp_path_factory.mktemp("rollout")
     for parent in (folder, *folder.parents[:2]):
-        parent.chmod(0o755)
+        parent.chmod(parent.stat().st_mode | 0o055)
     for name in ("workspace", "home", "proxy"):
         (folder / name).mkdir()
     hand_over(folder)

@@ -78,7 +78,7 @@ async def listed_and_stopped(name: str) -> None:
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
     for parent in (tmp_path, *tmp_path.parents[:2]):
-        parent.chmod(0o755)
+        parent.chmod(parent.stat().st_mode | 0o055)
     build_images(podman_home(home()), [], print)
     yield tmp_path.resolve()
     for left in (tmp_path / "sandboxes").glob("*"):  # of a test that failed: pytest cannot delete what is mounted

@@ -122,7 +122,7 @@ def test_I8_kill_9_of_supervisor_engine_and_trainer_then_resume(
 ) -> None:
     folder = tmp_path.resolve()
     for parent in (folder, *folder.parents[:2]):
-        parent.chmod(0o755)
+        parent.chmod(parent.stat().st_mode | 0o055)
     settings = [word for key, value in SMALL.items() for word in ("--set", f"{key}={value}")]
     process = start(folder, "train", str(CHECKOUT / "data" / "demo.toml"), *settings)
     started.append(process)
@@ -189,7 +189,7 @@ def test_status_without_a_record_says_how_to_begin(tmp_path: Path) -> None:
 def test_I10_a_rollout_needs_no_network(tmp_path: Path) -> None:
     folder = tmp_path.resolve()
     for parent in (folder, *folder.parents[:2]):
-        parent.chmod(0o755)
+        parent.chmod(parent.stat().st_mode | 0o055)
     demo = str(CHECKOUT / "data" / "demo.toml")
     command = [sys.executable, "-m", "appliance.cli", "rollout", demo, "--task", "count-train-00", "--harness", "pi"]
     alone = ["unshare", "--net", "sh", "-c", 'ip link set lo up; exec "$@"', "sh", *command, "--teacher", "--json"]

@@ -41,7 +41,7 @@ def test_every_planted_fault_is_found_and_named(
     monkeypatch.setenv("CORRAL_PODMAN_HOME", str(podman_home(home())))
     monkeypatch.setenv("CORRAL_HOME", str(tmp_path / "home"))
     for parent in (tmp_path, *tmp_path.parents[:2]):
-        parent.chmod(0o755)
+        parent.chmod(parent.stat().st_mode | 0o055)
     pack = tmp_path / "pack"
     plant(pack, "sound-a")
     plant(pack, "sound-b", lines=5)
@@ -90,7 +90,7 @@ def test_a_task_with_a_dockerfile_is_probed_in_its_own_image(
     monkeypatch.setenv("CORRAL_PODMAN_HOME", str(store))
     monkeypatch.setenv("CORRAL_HOME", str(tmp_path / "home"))
     for parent in (tmp_path, *tmp_path.parents[:2]):
-        parent.chmod(0o755)
+        parent.chmod(parent.stat().st_mode | 0o055)
     pack = tmp_path / "pack"
     test = '[ "$(cat out.txt)" = "$(cat /etc/marker)" ] && r=1 || r=0; echo $r > /logs/verifier/reward.txt\n'
     for name in ("own", "unbuilt"):

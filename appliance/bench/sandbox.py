@@ -176,6 +176,8 @@ async def _rollouts(place: Place, arguments: argparse.Namespace) -> dict[str, An
         "retried": sum(r.attempt > 1 for r in ended),
         "rss_growth_mb": round(settled[-2 if len(settled) > 1 else -1][1] - settled[0][1], 1),
         "open_files_growth": settled[-2 if len(settled) > 1 else -1][2] - settled[0][2],
+        "rss_off_median_percent": _off_median([mark[1] for mark in settled]),
+        "open_files_off_median_percent": _off_median([float(mark[2]) for mark in settled]),
         "rss_mb": round(tops[0], 1),
         "open_files": tops[1],
         "_curves": {
@@ -183,6 +185,12 @@ async def _rollouts(place: Place, arguments: argparse.Namespace) -> dict[str, An
             "open files": [(done, files / tops[1]) for done, _, files in marks[:-1]],
         },
     }
+
+
+def _off_median(values: list[float]) -> float:
+    """How far the value furthest from the median lies from it, in percent: below 5 is flat."""
+    middle = median(values)
+    return round(100 * max(abs(value - middle) for value in values) / middle, 2)
 
 
 async def _left(folder: Path, owner: str) -> int:

@@ -1,9 +1,9 @@
 """kill -9 at random, again and again, over a run of real parts; then what the record and the machine say of it.
 
-    python tests/soak/chaos.py FOLDER --kills 200 [--seed 0] [--run scripted|train] [--most-s S]
+    python tests/soak/chaos.py FOLDER --kills 200 [--seed 0] [--most-s S]
 
-`scripted`: rollouts of the small scripted harness; victims are the supervisor, the Podman service and the sandboxes'
-monitors. `train`: small training runs with the demo's model, one after another; also the engine and the trainer.
+Rollouts of the small scripted harness; victims are the supervisor, the Podman service and the sandboxes' monitors.
+`volleys.py` is the drill over all five kinds of process, the engine and the trainer too, in training runs.
 FOLDER/chaos.json gets the promised keys. Before each kill it notes what is committed: all of it must be there at the
 end, unchanged. Ends with 0 when nothing was lost, repeated or left, and what was trained can be replayed bit by bit.
 """
@@ -15,6 +15,7 @@ import hashlib
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -36,23 +37,28 @@ from appliance.podmanconf import PodmanPlaces
 from appliance.podmanservice import runtime_containers
 from appliance.replay import replay
 from appliance.sandbox import Podman
+from appliance.shelf import Shelf
 from appliance.store import Store
 from appliance.supervisor import owner_of
 from appliance.types import RolloutState, RunState
 
 DEADLINE_S = 900.0
-LONGEST_PAUSE_S = {"scripted": 2.5, "train": 20.0}
+ORDERLY_END_S = 90.0
+LONGEST_PAUSE_S = 2.5
 TRAIN = {
-    "coldstart.rollouts": 6, "coldstart.steps": 30, "train.steps": 3, "train.groups": 2, "train.group_size": 3,
-    "evaluation.max_tasks": 3, "rollout.timeout_s": 240, "rollout.grade_timeout_s": 120, "rollout.retries": 8,
+    "harnesses": "pi", "coldstart.rollouts": 4, "coldstart.steps": 30, "train.groups": 2, "train.group_size": 2,
+    "evaluation.enabled": "false", "rollout.parallel": 4, "rollout.timeout_s": 240, "rollout.grade_timeout_s": 120,
+    "rollout.retries": 8,
 }  # fmt: skip
 WORDS = {"service": "system service", "engine": "vllm", "trainer": "train.trainer"}
 """What the command line of each kind of child holds."""
+DRILLS = ("soak/chaos.py", "soak.volleys")
+"""The command lines of the drills themselves."""
 
 
 @dataclass
 class Chaos:
-    """One drill in `folder`. `run` says which parts are there to kill."""
+    """One drill in `folder`. `run`: `scripted`, or `train` with an engine and a trainer; `steps`: of each such run."""
 
     folder: Path
     run: str
@@ -64,7 +70,10 @@ class Chaos:
     repeated: set[int] = field(default_factory=set)
     batches: int = 0
     batch: int = 24
+    steps: int = 10
     process: subprocess.Popen[bytes] | None = None
+    seen: set[tuple[int, float]] = field(default_factory=set)
+    """Process id and start of every process that the runs had when one of them was killed."""
 
     # ------------------------------------------------------------------ the run
 
@@ -73,32 +82,43 @@ class Chaos:
         if self.run == "scripted":
             count = str(self.batches * self.batch)
             words = ["-m", "appliance.smallrun", str(self.folder), count, "4"]
-        elif self._unfinished():
-            words = ["-m", "appliance.cli", "resume", "--plain"]
+        elif run_id := self._unfinished():
+            words = ["-m", "appliance.cli", "resume", run_id, "--plain"]
         else:
-            settings = [w for key, value in TRAIN.items() for w in ("--set", f"{key}={value}")]
-            toml = str(CHECKOUT / "data" / "demo.toml")
-            words = ["-m", "appliance.cli", "train", toml, *settings, "--set", f"seed={self.seed + self.batches}"]
+            own_settings = {"train.steps": self.steps, "seed": self.seed + self.batches}
+            settings = [w for key, value in (TRAIN | own_settings).items() for w in ("--set", f"{key}={value}")]
+            words = ["-m", "appliance.cli", "train", str(CHECKOUT / "data" / "demo.toml"), *settings]
         own = {"CORRAL_HOME": str(self.folder), "CORRAL_PODMAN_HOME": str(podman_home(home()))}
         with (self.folder / "console.log").open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, *words], env=os.environ | own, stdout=log, stderr=log, start_new_session=True
             )
 
-    def _unfinished(self) -> bool:
+    def _unfinished(self) -> str:
+        """The newest run that is not done; '' without one."""
         with suppress(CorralError):
             store = Store.open(self.folder / "record.db", readonly=True)
             try:
-                return any(run.state is not RunState.DONE for run in store.runs())
+                return next((run.id for run in store.runs() if run.state is not RunState.DONE), "")
             finally:
                 store.close()
-        return False
+        return ""
 
     def end(self) -> None:
         """Ends what this drill started."""
         if self.process is not None:
             self.process.kill()
             self.process.wait()
+
+    def leave(self) -> None:
+        """Ends the run as a person would who is in a hurry: Ctrl-C twice. Another start goes on with it."""
+        assert self.process is not None
+        deadline = time.monotonic() + ORDERLY_END_S
+        while self.process.poll() is None and time.monotonic() < deadline:
+            self.process.send_signal(signal.SIGINT)
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(2.0)
+        self.end()
 
     # ------------------------------------------------------------------ kills
 
@@ -109,7 +129,8 @@ class Chaos:
         with suppress(psutil.NoSuchProcess):
             for child in psutil.Process(self.process.pid).children(recursive=True):
                 with suppress(psutil.NoSuchProcess):
-                    words = " ".join(child.cmdline())
+                    words = " ".join(child.cmdline()).lower()
+                    self.seen.add((child.pid, child.create_time()))
                     if "engine_guard" in words:
                         continue
                     for kind, word in WORDS.items():
@@ -118,14 +139,20 @@ class Chaos:
         found["conmon"] = monitors(self.folder)
         return {kind: pids for kind, pids in found.items() if pids}
 
-    def kill_one(self, chance: random.Random) -> str:
-        """Notes what is committed, then kill -9 of one process of a random kind; '' when the run had ended."""
+    def kill_one(self, chance: random.Random, kinds: Sequence[str] = ()) -> str:
+        """Notes what is committed, then kill -9 of one process of a random kind that lives; '' when none does.
+
+        `kinds`: from which to choose, a kind as often as it stands there; all alike without any.
+        """
         assert self.process is not None
         if self.process.poll() is not None:
             return ""
         self.note()
         there = self.victims()
-        kind = chance.choice(sorted(there))
+        possible = [kind for kind in kinds or sorted(there) if kind in there]
+        if not possible:
+            return ""
+        kind = chance.choice(possible)
         pid = chance.choice(there[kind])
         try:
             os.kill(pid, 9)
@@ -184,7 +211,7 @@ class Chaos:
             states = Counter(row["state"] for row in store.rows("SELECT state FROM rollouts"))
         finally:
             store.close()
-        left = anyio.run(left_behind, self.folder)
+        left = self.left()
         return {
             "kills": sum(self.by_process.values()),
             "by_process": dict(sorted(self.by_process.items())),
@@ -199,19 +226,26 @@ class Chaos:
             "seed": self.seed,
         }
 
+    def left(self) -> list[str]:
+        """What outlived the runs: by the folder's name, and every process that was ever seen to belong to them."""
+        left = anyio.run(left_behind, self.folder)
+        for pid, started_at in self.seen:
+            with suppress(psutil.NoSuchProcess):
+                process = psutil.Process(pid)
+                if process.create_time() == started_at and process.status() != psutil.STATUS_ZOMBIE:
+                    left.append(f"process {pid}: {' '.join(process.cmdline())[:200]}")
+        return left
 
-def drill(folder: Path, run: str, kills: int, seed: int, most_s: float = float("inf")) -> dict[str, Any]:
+
+def drill(folder: Path, kills: int, seed: int, most_s: float = float("inf")) -> dict[str, Any]:
     """Kills until there were so many, or so many seconds are over; the verdict, also in FOLDER/chaos.json."""
-    folder = folder.resolve()
-    folder.mkdir(parents=True, exist_ok=True)
-    folder.chmod(0o711)
-    build_images(podman_home(home()), [], lambda line: None)
-    chance, chaos, began = random.Random(seed), Chaos(folder, run, seed), time.monotonic()
+    folder = prepared(folder, [])
+    chance, chaos, began = random.Random(seed), Chaos(folder, "scripted", seed), time.monotonic()
     try:
         chaos.batches = 1
         chaos.start()
         while sum(chaos.by_process.values()) < kills and time.monotonic() - began < most_s:
-            time.sleep(chance.uniform(0.2, LONGEST_PAUSE_S[run]))
+            time.sleep(chance.uniform(0.2, LONGEST_PAUSE_S))
             assert chaos.process is not None
             if chaos.process.poll() == 0:
                 chaos.batches += 1
@@ -224,6 +258,16 @@ def drill(folder: Path, run: str, kills: int, seed: int, most_s: float = float("
     found = chaos.verdict()
     (folder / "chaos.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     return found
+
+
+def prepared(folder: Path, harnesses: Sequence[str]) -> Path:
+    """The folder, made and open to the sandboxes' users, with the images that are needed."""
+    folder = folder.resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o711)
+    shelf = Shelf.of(home())
+    build_images(podman_home(home()), [shelf.get(name) for name in harnesses], lambda line: None)
+    return folder
 
 
 def is_clean(found: dict[str, Any]) -> bool:
@@ -255,7 +299,7 @@ async def left_behind(folder: Path) -> list[str]:
     for process in psutil.process_iter():
         with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
             words = process.cmdline()
-            is_ours = process.pid == os.getpid() or "soak/chaos.py" in " ".join(words)
+            is_ours = process.pid == os.getpid() or any(name in " ".join(words) for name in DRILLS)
             if not is_ours and any(str(folder) in word or owner_of(folder) in word for word in words[1:]):
                 left.append(" ".join(words)[:200])
     return left
@@ -267,10 +311,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--run", choices=sorted(LONGEST_PAUSE_S), default="scripted")
     parser.add_argument("--most-s", type=float, default=float("inf"), help="stop killing after so many seconds")
     asked = parser.parse_args(arguments)
-    found = drill(asked.folder, asked.run, asked.kills, asked.seed, asked.most_s)
+    found = drill(asked.folder, asked.kills, asked.seed, asked.most_s)
     print(json.dumps(found, indent=1))
     return 0 if is_clean(found) else 1
 

@@ -9,12 +9,10 @@ dispatch and names the adapter that answered (I6). An answer that lacks any of i
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import tempfile
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -24,15 +22,23 @@ import anyio.abc
 import msgspec
 import numpy as np
 
-from appliance.engine_answers import Asked, EngineAnswer, read_answer, read_sample, read_scores, read_top
+from appliance.engine_answers import Adapter, Asked, EngineAnswer, Swap, read_answer, read_sample, read_scores, read_top
 from appliance.engine_child import NUM_LIVE_ADAPTERS, Child, EngineSettings, describe_exit
-from appliance.engine_probe import TEMPERATURE, check_temperature, model_config, probe_prompt, write_probe_adapter
-from appliance.errors import EngineError, HostError, ModelError
+from appliance.engine_probe import (
+    TEMPERATURE,
+    check_temperature,
+    model_config,
+    probe_prompt,
+    weights_sha256,
+    write_probe_adapter,
+)
+from appliance.engine_pulse import LOOK_S, Vitals
+from appliance.errors import EngineError, HostError
 from appliance.httpline import BrokenLine, HttpLine, Reply
 from appliance.idtext import IdText
 from appliance.types import Logprobs, Sample, TokenIds
 
-__all__ = ["Adapter", "Engine", "EngineSettings", "Swap"]
+__all__ = ["Adapter", "Engine", "EngineSettings", "Swap", "weights_sha256"]
 
 POLL_S = 0.2
 DYING_S = 8.0
@@ -40,25 +46,6 @@ DYING_S = 8.0
 BASE = "base"
 BASE_VERSION = 0
 """The version that the bare model answers for, unless an adapter is loaded under this number."""
-
-
-@dataclass(frozen=True, slots=True)
-class Adapter:
-    """A loaded policy version: its name in the server, its folder and the sha256 of its weights."""
-
-    version: int
-    name: str
-    folder: Path
-    sha256: str
-
-
-@dataclass(frozen=True, slots=True)
-class Swap:
-    """What a swap did: `shift` is the largest change of a logprob on the probe prompt, in nats."""
-
-    version: int
-    seconds: float
-    shift: float
 
 
 class Engine:
@@ -75,7 +62,7 @@ class Engine:
         self._line: HttpLine | None = None
         self._text = IdText()
         self._failure: EngineError | None = None
-        self._scopes: set[anyio.CancelScope] = set()
+        self._scopes: dict[anyio.CancelScope, float] = {}
         self._adapters: dict[int, Adapter] = {}
         self._under_way: Counter[int] = Counter()
         self._current = BASE_VERSION
@@ -179,19 +166,29 @@ class Engine:
         """Fail all calls when the server ends or stops answering health checks."""
         with scope:
             async with anyio.create_task_group() as group:
-                group.start_soon(self._watch_health, child)
+                vitals = Vitals(child.pid() or 0)
+                group.start_soon(self._watch_health, child, vitals)
+                group.start_soon(self._watch_pulse, child, vitals)
                 code = await child.wait()
                 self._fail(EngineError("dead", f"the engine {describe_exit(code)}; its last lines:\n{child.tail()}"))
                 group.cancel_scope.cancel()
 
-    async def _watch_health(self, child: Child) -> None:
+    async def _watch_health(self, child: Child, vitals: Vitals) -> None:
         while True:
             await anyio.sleep(self.settings.health_every_s)
             with anyio.move_on_after(self.settings.health_deadline_s) as scope:
+                vitals.asked()
                 await self._healthy()
+                vitals.answered()
             if scope.cancelled_caught:
                 self._hung(child, f"no health answer in {self.settings.health_deadline_s:.0f} s")
                 return
+
+    async def _watch_pulse(self, child: Child, vitals: Vitals) -> None:
+        still_looks = round(self.settings.still_s / LOOK_S)
+        while not (wrong := vitals.look(min(self._scopes.values(), default=None), still_looks)):
+            await anyio.sleep(LOOK_S)
+        self._hung(child, wrong)
 
     def _hung(self, child: Child, what: str) -> None:
         """A hung server is as good as dead, and holds the cores: end it."""
@@ -296,14 +293,14 @@ class Engine:
         assert self._line is not None and self._child is not None
         reply: Reply | None = None
         with anyio.move_on_after(self.settings.call_deadline_s) as scope:
-            self._scopes.add(scope)
+            self._scopes[scope] = anyio.current_time()
             try:
                 reply = await self._line.post(path, msgspec.json.encode(body))
             except BrokenLine:
                 # The connection broke: the watcher soon knows why, and then cancels this scope.
                 await self._wait_for_failure()
             finally:
-                self._scopes.discard(scope)
+                del self._scopes[scope]
         if self._failure is not None and (reply is None or reply.is_server_error):
             raise self._failed()
         if reply is None and scope.cancelled_caught:
@@ -389,13 +386,3 @@ class Engine:
             if await self._loaded(adapter, None) == 0.0:
                 raise EngineError("bad_probe", "a loaded adapter does not change what the engine answers")
             await self._unload(adapter)
-
-
-def weights_sha256(folder: Path) -> str:
-    """sha256 of an adapter's weights, `ModelError` when the folder has none."""
-    path = folder / "adapter_model.safetensors"
-    try:
-        with path.open("rb") as weights:
-            return hashlib.file_digest(weights, "sha256").hexdigest()
-    except OSError as e:
-        raise ModelError(f"{path} cannot be read: {e}", "name a PEFT adapter folder") from e

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -11,6 +12,25 @@ import numpy as np
 from appliance.errors import EngineError
 from appliance.idtext import is_list_of
 from appliance.types import Logprobs, Sample, StopReason, TokenIds
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """A loaded policy version: its name in the server, its folder and the sha256 of its weights."""
+
+    version: int
+    name: str
+    folder: Path
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Swap:
+    """What a swap did: `shift` is the largest change of a logprob on the probe prompt, in nats."""
+
+    version: int
+    seconds: float
+    shift: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,8 +65,10 @@ class EngineSettings:
     max_lora_rank: int = 16
     startup_deadline_s: float = 180.0
     call_deadline_s: float = 180.0
-    health_every_s: float = 5.0
+    health_every_s: float = 2.0
     health_deadline_s: float = 20.0
+    still_s: float = 6.0
+    """A server that owes an answer and does nothing at all for so long hangs; a slow one has the deadlines."""
     device: Literal["cpu", "cuda"] = "cpu"
     gpu: int | None = None
     """Which GPU is its own; None: those it finds."""

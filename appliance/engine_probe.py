@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -59,3 +60,13 @@ def write_probe_adapter(model: Path, folder: Path) -> None:
     save_file({key.format("A"): a, key.format("B"): b}, folder / "adapter_model.safetensors")
     peft = {"peft_type": "LORA", "r": 1, "lora_alpha": 8, "target_modules": ["q_proj"], "bias": "none"}
     (folder / "adapter_config.json").write_text(json.dumps(peft))
+
+
+def weights_sha256(folder: Path) -> str:
+    """sha256 of an adapter's weights, `ModelError` when the folder has none."""
+    path = folder / "adapter_model.safetensors"
+    try:
+        with path.open("rb") as weights:
+            return hashlib.file_digest(weights, "sha256").hexdigest()
+    except OSError as e:
+        raise ModelError(f"{path} cannot be read: {e}", "name a PEFT adapter folder") from e

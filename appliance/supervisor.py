@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -75,7 +75,8 @@ class Supervisor:
 
     async def main(self) -> RunState:
         """Runs, or goes on with, the run until it is done, drained or failed; returns the state it ended in."""
-        with lock(self.home, self.run.id):
+        # Until the very end: a second Ctrl-C while all is being put away must not cut that short.
+        with lock(self.home, self.run.id), anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
             self.store.end_killed_phase(self.run.id)
             self.store.take_commands(self.run.id)  # a stop meant for an earlier supervisor must not end this one
             self.store.move_run(self.run.id, RunState.RUNNING)
@@ -84,7 +85,7 @@ class Supervisor:
                 check_disk(self.config.record, self.home)
                 async with anyio.create_task_group() as group:
                     group.start_soon(self._take_commands)
-                    group.start_soon(self._take_signals, group)
+                    group.start_soon(self._take_signals, signals)
                     group.start_soon(watch, self.config.record, self.home, self._drain, self.log)
                     await self._phases()
                     group.cancel_scope.cancel()
@@ -115,13 +116,12 @@ class Supervisor:
                     raise Drained
             await anyio.sleep(COMMAND_POLL_S)
 
-    async def _take_signals(self, group: TaskGroup) -> None:
+    async def _take_signals(self, signals: AsyncIterator[signal.Signals]) -> None:
         """Ctrl-C or SIGTERM once drains; twice ends at once. Either way nothing recorded is lost."""
-        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-            async for _ in signals:
-                if self.draining.is_set():
-                    raise Drained
-                self._drain("interrupted")
+        async for _ in signals:
+            if self.draining.is_set():
+                raise Drained
+            self._drain("interrupted")
 
     def _drain(self, why: str) -> None:
         if not self.draining.is_set():

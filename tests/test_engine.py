@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,6 +18,7 @@ import pytest
 
 from appliance.engine import Engine, EngineSettings
 from appliance.engine_child import Child, command, environment
+from appliance.engine_pulse import Pulse
 from appliance.errors import EngineError, HostError, ModelError
 from appliance.types import StopReason
 
@@ -273,6 +275,47 @@ async def test_an_engine_without_health_is_ended(settings: Callable[..., EngineS
         await until_gone(fake_pids(tmp_path))
 
 
+async def test_an_engine_that_owes_a_call_and_does_nothing_is_ended(
+    settings: Callable[..., EngineSettings], tmp_path: Path
+) -> None:
+    async with Engine(settings("hung", health_every_s=0.1, still_s=1.0)) as engine:
+        with anyio.fail_after(HANG_S), pytest.raises(EngineError, match="its workers do nothing") as caught:
+            await engine.sample([63], max_tokens=1)  # the fake answers health questions meanwhile
+        assert caught.value.cause == "hung"
+        await until_gone(fake_pids(tmp_path))
+
+
+async def test_a_stopped_engine_is_ended_before_its_health_deadline(
+    settings: Callable[..., EngineSettings], tmp_path: Path
+) -> None:
+    async with Engine(settings(health_every_s=0.1, still_s=1.0, health_deadline_s=600.0)) as engine:
+        await stop(fake_pids(tmp_path)[0])
+        with anyio.fail_after(HANG_S), pytest.raises(EngineError, match=r"a health question .* does nothing"):
+            await engine.sample([5], max_tokens=1)
+        await until_gone(fake_pids(tmp_path))
+
+
+async def test_a_process_that_runs_or_waits_for_a_core_is_not_still() -> None:
+    """One that only spins and one that sleeps, looked at as a server is."""
+    line = "import time, sys\nprint(1, flush=True)\n"
+    for code, is_still in (("while True: pass", False), ("time.sleep(600)", True)):
+        process = await anyio.open_process([sys.executable, "-c", line + code], stderr=None)
+        try:
+            assert process.stdout is not None
+            await process.stdout.receive()
+            pulse = Pulse()
+            with anyio.move_on_after(HANG_S):
+                for _ in range(1000 if is_still else 30):
+                    pulse.look([process.pid])
+                    if pulse.still >= 5:
+                        break
+                    await anyio.sleep(0.05)
+            assert (pulse.still >= 5) is is_still
+        finally:
+            process.kill()
+            await process.aclose()
+
+
 async def test_one_hung_call_fails_the_others_at_once(settings: Callable[..., EngineSettings]) -> None:
     causes: list[str] = []
 
@@ -309,7 +352,7 @@ def test_the_last_lines_are_those_that_say_why_it_ended(tmp_path: Path) -> None:
         "See https://nanobind.readthedocs.io/en/latest/refleaks.html/lib/python3.11/resource_tracker.py:254: leaked",
         "  warnings.warn('resource_tracker: There appear to be %d '",
     ]
-    why = '(EngineCore pid=8) ERROR 11-29 23:44:37 [core.py:1512] RuntimeError: head_dim=16 is not supported'
+    why = "(EngineCore pid=8) ERROR 11-29 23:44:37 [core.py:1512] RuntimeError: head_dim=16 is not supported"
     log = tmp_path / "engine.log"
     log.write_text("\n".join(["up", why, *farewell]) + "\n")
     assert Child(None, tmp_path, log).tail() == "up\nRuntimeError: head_dim=16 is not supported"  # type: ignore[arg-type]
@@ -477,19 +520,26 @@ async def test_vllm_agrees_with_transformers_and_leaves_nothing_behind(tmp_path:
         await engine.restart()
         assert (await engine.sample(prompt, 20, 0.7, seed=2)).sampled_ids.tolist() == results[1].sampled_ids.tolist()
         await kill_and_see_it_fail(engine, prompt, name="VLLM::EngineCore")
+        for name in ("VLLM::EngineCore", ""):  # a server that hangs: without its worker's answers, or without any
+            await engine.restart()
+            await kill_and_see_it_fail(engine, prompt, name, signal.SIGSTOP, "hung")
 
 
-async def kill_and_see_it_fail(engine: Engine, prompt: list[int], name: str) -> None:
-    """kill -9 of the API server (no name) or of the process called `name`."""
+async def kill_and_see_it_fail(
+    engine: Engine, prompt: list[int], name: str, sign: int = signal.SIGKILL, cause: str = "dead"
+) -> None:
+    """A signal to the API server (no name) or to the process called `name`, and what calls then say."""
     group_id = engine._child.pid() if engine._child else None
     assert group_id is not None
     members = [pid for pid in all_pids() if group_of(pid) == group_id]
     assert len(members) >= 2
     named = [pid for pid in members if Path(f"/proc/{pid}/cmdline").read_text().startswith(name)]
-    os.kill(named[0] if name else group_id, signal.SIGKILL)
+    os.kill(named[0] if name else group_id, sign)
+    began = time.monotonic()
     with anyio.fail_after(HANG_S):
-        async with failing("dead"):
+        async with failing(cause):
             await engine.sample(prompt, max_tokens=20)
+    print(f"{cause} ({name or 'API server'}) told after {time.monotonic() - began:.1f} s")  # for LOG.md; with -s
     await until_gone(members)
 
 

@@ -454,6 +454,8 @@ def main() -> None:
     parser.add_argument("--held-out", type=int, default=NUM_HELD_OUT, help="held-out tasks a family")
     options = parser.parse_args()
     names = write_pack(options.out, options.seed, (options.lessons, options.train, options.held_out))
+    if options.out.resolve() != HERE:
+        shutil.copyfile(HERE / "words.txt", options.out / "words.txt")  # the cold start renames lessons with them
     print(f"{len(names)} tasks written to {options.out}")
 
 

@@ -63,6 +63,8 @@ class RunConfig(Section):
             raise ValueError(f"train.harness_weights needs one weight for each of {', '.join(self.harnesses)}")
         if t.overlong_hard and t.overlong_hard <= t.overlong_soft:
             raise ValueError("train.overlong_hard must be above train.overlong_soft")
+        if self.judge.url and self.judge.engine:
+            raise ValueError("judge.url and judge.engine are both set; leave one of them empty")
         if t.parity_stop and t.parity_alarm > t.parity_stop:
             raise ValueError("train.parity_alarm must not be above train.parity_stop")
         return self

@@ -46,6 +46,8 @@ DYING_S = 8.0
 BASE = "base"
 BASE_VERSION = 0
 """The version that the bare model answers for, unless an adapter is loaded under this number."""
+BARE = -1
+"""Asked for as a version: the model without any adapter, whatever is loaded. No policy of a run; a judge is."""
 
 
 class Engine:
@@ -268,7 +270,7 @@ class Engine:
         version = self._current if policy_version is None else policy_version
         if version in self._adapters:
             name = self._adapters[version].name
-        elif version == BASE_VERSION:
+        elif version in (BASE_VERSION, BARE):
             name = BASE
         else:
             raise EngineError("unknown_version", f"policy version {version} is not loaded")

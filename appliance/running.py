@@ -13,7 +13,7 @@ import anyio
 
 from appliance import leftovers
 from appliance.config import RunConfig, resolve
-from appliance.errors import ApplianceError, first_of
+from appliance.errors import ApplianceError, ConfigError, first_of
 from appliance.export.entering import bring_in, read
 from appliance.lock import supervisor_of
 from appliance.record import code_version, reading, writing
@@ -59,10 +59,14 @@ def create(home: Path, config: RunConfig) -> str:
 def _absolute(config: RunConfig) -> RunConfig:
     """Folders as absolute paths, so that a resume does not depend on where it is typed."""
     tasks = config.tasks.model_copy(update={"pack": str(config.pack_path.resolve())})
-    model = config.model
+    model, judge = config.model, config.judge
     if Path(model.path).is_dir():
         model = model.model_copy(update={"path": str(Path(model.path).resolve())})
-    return config.model_copy(update={"tasks": tasks, "model": model})
+    if judge.engine not in ("", "run"):
+        if not (Path(judge.engine).expanduser() / "config.json").is_file():
+            raise ConfigError(f"judge.engine: {judge.engine} holds no model", "name `run`, or a local model's folder")
+        judge = judge.model_copy(update={"engine": str(Path(judge.engine).expanduser().resolve())})
+    return config.model_copy(update={"tasks": tasks, "model": model, "judge": judge})
 
 
 def unfinished_run(home: Path, run_id: str | None) -> str:

@@ -119,13 +119,24 @@ class ColdstartSection(Section):
 
 
 class JudgeSection(Section):
-    """Who judges the rubric part of hybrid tasks. Without a URL they are graded by their code alone."""
+    """Who judges the rubric part of hybrid tasks. Without a URL or an engine they are graded by their code alone."""
 
-    url: str = Field("", description="OpenAI- or Anthropic-compatible endpoint of the judge; empty: code alone")
+    url: str = Field("", description="OpenAI- or Anthropic-compatible endpoint of the judge; empty: see judge.engine")
     wire: Literal["chat", "messages"] = Field("chat", description="protocol of the judge's URL")
     model: str = Field("", description="model name sent to the judge")
     key_env: str = Field("", description="environment variable that holds the judge's key")
+    engine: str = Field(
+        "",
+        description="instead of a URL: `run`, the run's own engine (its model without the adapter); or the folder of a "
+        "local model, served by an engine of the judge's own",
+    )
+    max_model_len: Positive = Field(8192, description="tokens of context of the judge's own engine, answer included")
+    max_tokens: Positive = Field(4096, description="tokens one vote may have; of an engine's context a quarter at most")
     votes: Positive = Field(3, description="votes a rollout; each criterion takes their median")
+    parallel: Positive = Field(8, description="votes asked for at once")
+    max_calls: int = Field(
+        0, ge=0, description="calls to the judge from a start of the run to its end; then hybrid tasks fail; 0: any"
+    )
     timeout_s: float = Field(120.0, gt=0, description="seconds for one vote")
 
 

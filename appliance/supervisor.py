@@ -13,7 +13,7 @@ import hashlib
 import signal
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import anyio
@@ -25,7 +25,7 @@ from appliance.config import RunConfig, from_record, podman_home
 from appliance.errors import ApplianceError, CorralError, StoreError, first_of
 from appliance.harness import Harness
 from appliance.hosts import check_images, open_hosts, reconcile, reconciling
-from appliance.judge import Judge
+from appliance.judge import EngineVoice, Judge, judging
 from appliance.lock import lock
 from appliance.podmanconf import PodmanPlaces
 from appliance.pool import Pool
@@ -143,6 +143,7 @@ class Supervisor:
                 await self._cold_start(place)
             self.store.begin_phase(self.run.id, "engine")
             sampler = await stack.enter_async_context(Sampler.for_run(self.home, self.store, self.run.id, self.config))
+            place = self._judged_by(place, sampler)
             if self.config.evaluation.enabled:
                 await self._evaluate(place, sampler, Purpose.EVAL_BEFORE, 0)
             await self._train(place, sampler)
@@ -167,7 +168,7 @@ class Supervisor:
                     answerer, version = choose(task, harnesses[plan.harness]), 0
                 else:
                     sampler, version = await self._newest_sampler(stack)
-                    answerer = sampler.answerer
+                    place, answerer = self._judged_by(place, sampler), sampler.answerer
                 await make_rollout(place, rollout, task, answerer, version)
             return rollout.id
 
@@ -180,7 +181,7 @@ class Supervisor:
             async with AsyncExitStack() as stack:
                 place = await self._open_place(stack, harnesses)
                 sampler, _ = await self._newest_sampler(stack)
-                await self._evaluate(place, sampler, Purpose.EVAL, version)
+                await self._evaluate(self._judged_by(place, sampler), sampler, Purpose.EVAL, version)
             self.store.end_phase(self.run.id)
 
     async def _newest_sampler(self, stack: AsyncExitStack) -> tuple[Sampler, int]:
@@ -249,14 +250,23 @@ class Supervisor:
         return place
 
     async def _open_judge(self, stack: AsyncExitStack) -> Judge | None:
-        """The judge of hybrid tasks, where the run names one."""
-        if self.config.judge.url:
-            return await stack.enter_async_context(Judge(self.config.judge))
+        """The judge of hybrid tasks, as far as it needs no policy; `_judged_by` adds the run's own engine."""
         hybrid = sum(task.rubric is not None for task in self.pack.tasks)
-        if hybrid:
-            message = f"{hybrid} tasks have a rubric; without judge.url they are graded by their code alone"
-            self.log("warning", "grader", message)
+        settings = self.config.judge
+        if hybrid and not settings.url and settings.engine in ("", "run"):
+            until = "until the run's own engine judges" if settings.engine else "without judge.url or judge.engine"
+            self.log("warning", "grader", f"{hybrid} tasks have a rubric; {until} they are graded by their code alone")
+        if settings.url or hybrid:
+            return await stack.enter_async_context(judging(self.config, self.folder / "judge.log"))
         return None
+
+    def _judged_by(self, place: Place, sampler: Sampler) -> Place:
+        """The same place with the run's own engine as judge, where the run asks for it."""
+        settings, renderer = self.config.judge, sampler.answerer.renderer
+        if settings.engine != "run" or renderer is None:
+            return place
+        voice = EngineVoice(sampler, renderer, self.config.engine.max_model_len, settings)
+        return replace(place, judge=Judge(settings, voice))
 
     async def _cold_start(self, place: Place) -> None:
         self.store.begin_phase(self.run.id, "teach")

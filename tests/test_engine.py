@@ -15,6 +15,7 @@ from types import SimpleNamespace
 import anyio
 import numpy as np
 import pytest
+from fake_vllm import FAKE
 
 from appliance.engine import Engine, EngineSettings
 from appliance.engine_child import Child, command, environment
@@ -23,79 +24,6 @@ from appliance.errors import EngineError, HostError, ModelError
 from appliance.types import StopReason
 
 pytestmark = pytest.mark.anyio
-
-FAKE = """
-import json, os, signal, socketserver, subprocess, sys, time
-from http.server import BaseHTTPRequestHandler
-
-MODE, SOCKET = sys.argv[1], sys.argv[sys.argv.index("--uds") + 1]
-ADAPTERS = {}
-print("fake engine: last words", flush=True)
-if MODE == "no_start":
-    sys.exit(3)
-if MODE == "never_ready":
-    time.sleep(600)
-# A helper that outlives us, as vLLM's EngineCore does.
-helper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-with open(MODE_FILE := os.environ["FAKE_PIDS"], "w") as f:
-    f.write(f"{os.getpid()} {helper.pid}")
-
-def logprob(token, model, temperature):
-    return -(token % 13 + 0.1 * ADAPTERS.get(model, 0)) / temperature
-
-def generate(body):
-    p, model = body["sampling_params"], body["model"]
-    prompt, n = body["token_ids"], min(p["max_tokens"], 3)
-    temperature = 1.0 if MODE == "raw_logprobs" else p.get("temperature", 1.0)
-    ids = [(prompt[-1] + 1 + i) % 64 for i in range(n)]
-    def entry(t):
-        return {"token_id": t, "logprob": logprob(t, model, temperature)}
-    content = [{**entry(t), "top_logprobs": [entry(t), entry((t + 1) % 64)]} for t in ids]
-    choice = {"token_ids": ids, "finish_reason": "length", "logprobs": {"content": content}}
-    answer = {"model": model, "prompt_token_ids": prompt, "choices": [choice]}
-    if "prompt_logprobs" in p:
-        answer["prompt_logprobs"] = [None] + [{str(t): {"logprob": logprob(t, model, 1.0)}} for t in prompt[1:]]
-    if max(prompt) == 63 and len(prompt) == 1:      # the test's call, not the probe's
-        if MODE == "no_ids": del choice["token_ids"]
-        if MODE == "no_logprobs": choice["logprobs"] = None
-        if MODE == "short_logprobs": content.pop()
-        if MODE == "nan": content[0]["logprob"] = -9999.0
-        if MODE == "other_prompt": answer["prompt_token_ids"] = [1]
-        if MODE == "other_model": answer["model"] = "someone"
-        if MODE == "aborted": choice["finish_reason"] = "abort"
-        if MODE == "hung": time.sleep(600)
-        if MODE == "drops": os.kill(os.getpid(), signal.SIGKILL)
-        if MODE == "refuses": return 400, {"error": "no"}
-    return 200, answer
-
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    def address_string(self): return "unix"
-    def log_message(self, *_): pass
-    def do_GET(self): self.reply(200, {})
-    def do_POST(self):
-        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        if self.path == "/v1/load_lora_adapter":
-            seed = sum(open(body["lora_path"] + "/adapter_model.safetensors", "rb").read())
-            ADAPTERS[body["lora_name"]] = 1 if MODE == "stale" else seed
-            self.reply(200, {})
-        elif self.path == "/v1/unload_lora_adapter":
-            del ADAPTERS[body["lora_name"]]
-            self.reply(200, {})
-        else:
-            self.reply(*generate(body))
-    def reply(self, status, answer):
-        data = json.dumps(answer).encode()
-        self.send_response(status)
-        self.send_header("content-length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-class Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
-    daemon_threads = True
-
-Server(SOCKET, Handler).serve_forever()
-"""
 
 HANG_S = 60.0  # bounds a hang, not a busy machine; an engine that dies is told of at once
 

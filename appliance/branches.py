@@ -174,7 +174,7 @@ class _Reading:
             return Role(Branch.SUB_AGENT, self.placed[-1] if caller is None else caller)
         summary = self._summary(i)
         if summary is not None or marked is Branch.COMPACTION:
-            source = self._last_main() if summary is None else summary
+            source = self._closed_window(i) if summary is None else summary
             return Role(Branch.COMPACTION, source, kept=self._kept(i, source))
         if marked is not None:
             return Role(marked)
@@ -224,9 +224,12 @@ class _Reading:
     def _kept(self, i: int, source: int) -> int:
         return sum(key in self.keys[source] for key in self.keys[i])
 
-    def _last_main(self) -> int:
+    def _closed_window(self, i: int) -> int:
+        """The call that ended the window before this one, where a header tells; else the main agent's last."""
+        thread = self.headers[i].get(WINDOW_HEADER, "").rpartition(":")[0]
+        same = [j for j in self.placed if thread and self.headers[j].get(WINDOW_HEADER, "").startswith(f"{thread}:")]
         main = [j for j in self.placed if self.roles[j].branch in (Branch.CONTINUATION, Branch.COMPACTION)]
-        return (main or self.placed)[-1]
+        return (same or main or self.placed)[-1]
 
     # ------------------------------------------------------------------ headers and times
 
@@ -256,15 +259,23 @@ class _Reading:
         """All roles, with where the answers of side branches came back; a call that wrote a summary is compaction."""
         for i, role in list(self.roles.items()):
             source = role.parent
-            starts = source is not None and role.branch is Branch.COMPACTION
-            if starts and source is not None and _summary_text(self.calls[source].answer.content):
-                old = self.roles[source]
-                if self._retold(source, i) and old.branch in (Branch.CONTINUATION, Branch.AUXILIARY):
-                    self.roles[source] = replace(old, branch=Branch.COMPACTION, reentered=i)
+            if source is not None and role.branch is Branch.COMPACTION and self._summarised(source, i):
+                self.roles[source] = replace(self.roles[source], branch=Branch.COMPACTION, reentered=i)
         for i, role in self.roles.items():
             if role.branch in (Branch.SUB_AGENT, Branch.PARALLEL, Branch.AUXILIARY):
                 self.roles[i] = replace(role, reentered=self._return(i, role.branch))
         return [self.roles[i] for i in range(len(self.calls))]
+
+    def _summarised(self, source: int, i: int) -> bool:
+        """Whether `source` wrote the summary that `i` starts from: retold there, or asked for as its window ended.
+
+        A policy's summary may be too short to be found again, or none at all; it is as much to blame as a good one.
+        """
+        if self.roles[source].branch not in _SUMMARISING:
+            return False
+        windows = [self.headers[n].get(WINDOW_HEADER, "") for n in (source, i)]
+        is_asked = self.calls[source].call.kind is CallKind.AUXILIARY and windows[0] != windows[1] != ""
+        return is_asked or self._retold(source, i)
 
     def _return(self, i: int, branch: Branch) -> int | None:
         others = (j for j in self.placed if self.roles[j].branch is not branch)
@@ -273,6 +284,10 @@ class _Reading:
     def _retold(self, i: int, j: int) -> bool:
         text = _summary_text(self.calls[i].answer.content)
         return len(text) >= MIN_TOLD_CHARS and any(text in m.content for m in self.calls[j].messages)
+
+
+_SUMMARISING = (Branch.CONTINUATION, Branch.COMPACTION, Branch.AUXILIARY)
+"""What a call that wrote a summary was taken for before the summary was found again; a later one follows an earlier."""
 
 
 def _continued(tree: Tree, numbers: Sequence[int]) -> dict[int, int]:

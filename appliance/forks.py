@@ -161,13 +161,10 @@ def _cause(n: int, earlier: Sequence[int], twin: int | None, role: Role, view: _
         return Cause.SUB_AGENT, nearest, f"called in call {view.calls[nearest].call.sequence}"
     if role.branch is Branch.AUXILIARY and begins:
         return (Cause.STRAY if call.call.kind is CallKind.STRAY else Cause.AUXILIARY), nearest, ""
+    if role.branch is Branch.COMPACTION and role.reentered is not None:
+        detail = f"wrote the summary that call {_sequence(role.reentered, view)} starts from"
+        return Cause.COMPACTION, nearest, detail
     if role.branch is Branch.COMPACTION and (begins or not _echoes(view.calls[nearest], call)):
-        if role.reentered is not None:
-            return (
-                Cause.COMPACTION,
-                nearest,
-                f"wrote the summary that call {_sequence(role.reentered, view)} starts from",
-            )
         return Cause.COMPACTION, nearest, f"{role.kept} messages of the old history were kept"
     rivals = [e for e in earlier if _asks_the_same(e, n, view)]
     if rivals and role.branch is Branch.SUB_AGENT and agent(call.call) != agent(view.calls[rivals[-1]].call):

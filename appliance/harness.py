@@ -13,6 +13,7 @@ format it speaks. No code here or anywhere knows a harness by name; adding one a
     [teacher] final_command        what the scripted teacher runs last, where the harness ends only by a command
               command_text         what it says to run `{command}` (JSON-quoted `{command_json}`) without a tool
               final_text           what it says at the end of such a conversation
+              helper               the tool by which it hands every second task over to an agent of its own
     [quirks]  name = sentence    where it departs from its wire format; for readers of records
 
 `{prompt}`, `{base_url}`, `{token}`, `{model}` and `{max_tokens}` are filled in at launch in argv, env
@@ -46,11 +47,11 @@ KEYS: dict[str, dict[str, type]] = {
     "image": {"check": list, "layer": str, "same_as": str, "terms": str},
     "launch": {"argv": list, "env": dict},
     "limits": {"memory_mb": int, "pids": int, "may_nest": bool},
-    "teacher": {"final_command": str, "command_text": str, "final_text": str},
+    "teacher": {"final_command": str, "command_text": str, "final_text": str, "helper": str},
 }  # fmt: skip
 OPTIONAL = {
-    "files", "teacher", "final_command", "command_text", "final_text", "quirks", "check", "layer", "same_as", "terms",
-    "may_nest",
+    "files", "teacher", "final_command", "command_text", "final_text", "helper", "quirks", "check", "layer", "same_as",
+    "terms", "may_nest",
 }  # fmt: skip
 
 
@@ -84,6 +85,7 @@ class Harness:
     final_command: str = ""
     command_text: str = ""
     final_text: str = ""
+    helper: str = ""
     image: str = ""
     terms: str = ""
     may_nest: bool = False
@@ -163,6 +165,7 @@ class _Reader:
             final_command=self.optional(teacher, "teacher.final_command"),
             command_text=self.optional(teacher, "teacher.command_text"),
             final_text=self.optional(teacher, "teacher.final_text"),
+            helper=self.optional(teacher, "teacher.helper"),
             image=program.image,
             terms=program.terms,
             may_nest=bool(tables["limits"].get("may_nest", False)),

@@ -118,7 +118,7 @@ class Family:
         return None
 
     def _by_conversation(self, request: Request, client: str, continues: Lineage | None) -> Lineage:
-        is_side = _asks_for_side_work(request)
+        is_side = asks_for_side_work(request)
         if continues is not None:
             if is_side and continues.kind is CallKind.MAIN:
                 return Lineage(CallKind.AUXILIARY, why="asks for a summary of the conversation")
@@ -143,7 +143,7 @@ class Family:
         return any(spelling in arguments for arguments in self.arguments for spelling in spellings)
 
 
-def _asks_for_side_work(request: Request) -> bool:
+def asks_for_side_work(request: Request) -> bool:
     """Whether the system prompt or the newest user message asks for a title or for a summary of the conversation."""
     last = next((m.content for m in reversed(request.messages) if m.role == "user"), "")
     first = request.messages[0].content if request.messages and request.messages[0].role == "system" else ""

@@ -8,6 +8,7 @@ never trained on by RL (I1); the cold start renders them anew.
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ import anyio
 import httpx
 
 from appliance.errors import CaptureError
+from appliance.lineage import asks_for_side_work
 from appliance.types import Answer, Message, Request, Sample, StopReason, TokenIds, Tool, ToolCall
 from appliance.wire.upstream import anthropic_body, anthropic_message, openai_body, openai_message
 
@@ -103,7 +105,9 @@ class SpokenTeacher:
 class ScriptedTeacher:
     """Plays `commands`, one a turn, then says `farewell`; a harness that ends only by a command gets `final_command`.
 
-    Which turn it is follows from the assistant turns in the request, so retries and forks play right.
+    Which turn it is follows from the assistant turns in the request, so retries and forks play right; where the
+    harness has put a summary in their place, from the commands that the teacher's own summary names.
+    A harness with a `helper` tool hands every second task over to an agent of its own, which then plays the commands.
     """
 
     renderer = None
@@ -117,20 +121,67 @@ class ScriptedTeacher:
         argument: str = "",
         final_command: str = "",
         farewell: str = "done",
+        helper: str = "",
     ) -> None:
         self._commands = (*commands, final_command) if final_command else tuple(commands)
-        self._tool, self._argument, self._farewell = tool, argument, farewell
+        self._tool, self._argument, self._farewell, self._helper = tool, argument, farewell, helper
 
     async def answer(
         self, session: object, request: Request, prompt_ids: TokenIds | None
     ) -> tuple[Answer, Sample | None]:
-        """The next command as a tool call, or the farewell. `prompt_ids` is None for teachers."""
-        turn = sum(message.role == "assistant" for message in request.messages)
+        """The next command as a tool call, a summary where one is asked for, or the farewell."""
+        return Answer(self._said(request), StopReason.STOP), None
+
+    def _said(self, request: Request) -> Message:
+        if not request.tools and asks_for_side_work(request):
+            return Message("assistant", self._summary(request.messages))
+        turn = self._done(request.messages)
+        helper = next((tool for tool in request.tools if tool.name == self._helper), None)
+        if helper is not None and _hands_over(request.messages):
+            return Message("assistant", self._farewell) if turn else _handed_over(helper, request.messages)
         if turn >= len(self._commands):
-            return Answer(Message("assistant", self._farewell), StopReason.STOP), None
+            return Message("assistant", HELPERS_FAREWELL if self._helper and helper is None else self._farewell)
         shell = ShellTool.among(request.tools, self._tool, self._argument)
-        call = shell.call(self._commands[turn])
-        return Answer(Message("assistant", tool_calls=(call,)), StopReason.STOP), None
+        return Message("assistant", tool_calls=(shell.call(self._commands[turn]),))
+
+    def _done(self, messages: Sequence[Message]) -> int:
+        """Commands played so far: those that a summary names, and a turn each since."""
+        named = 0
+        told = "\n".join(message.content for message in messages if message.role == "user")
+        while named < len(self._commands) and f"{RAN}{self._commands[named]}\n" in f"{told}\n":
+            named += 1
+        return named + sum(message.role == "assistant" for message in messages)
+
+    def _summary(self, messages: Sequence[Message]) -> str:
+        """Each command played so far, and the last line that the latest of them printed."""
+        ran = [f"{RAN}{command}" for command in self._commands[: self._done(messages)]]
+        results = [message.content.strip() for message in messages if message.role == "tool"]
+        line = results[-1].splitlines()[-1][:MOST_RETOLD] if results and results[-1] else ""
+        return "\n".join([*ran, *([f"It printed {line}"] if line and not line.endswith(":") else [])])
+
+
+RAN = "Ran "
+"""How a summary names a command."""
+MOST_RETOLD = 200
+"""Characters of a printed line that a summary retells."""
+HELPERS_FAREWELL = "The task is done."
+"""Longer than the main agent's: it is found again in the prompt that it goes back into."""
+
+
+def _task(messages: Sequence[Message]) -> str:
+    return next((message.content.strip() for message in messages if message.role == "user"), "")
+
+
+def _hands_over(messages: Sequence[Message]) -> bool:
+    """Every second task, by a checksum of its words: the same task always alike."""
+    return zlib.crc32(_task(messages).encode()) % 2 == 0
+
+
+def _handed_over(helper: Tool, messages: Sequence[Message]) -> Message:
+    """The call that gives the helper the whole task in its own words."""
+    arguments = dict.fromkeys(_required_texts(json.loads(helper.parameters), ""), _task(messages))
+    call = ToolCall("call_0", helper.name, json.dumps(arguments, ensure_ascii=False), helper.namespace)
+    return Message("assistant", tool_calls=(call,))
 
 
 @dataclass(frozen=True, slots=True)

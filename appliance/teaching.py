@@ -44,4 +44,4 @@ def scripted(task: Task, harness: Harness) -> Answerer:
         )
     if harness.command_text:
         return SpokenTeacher(task.teacher, harness.command_text, harness.final_text)
-    return ScriptedTeacher(task.teacher, final_command=harness.final_command)
+    return ScriptedTeacher(task.teacher, final_command=harness.final_command, helper=harness.helper)

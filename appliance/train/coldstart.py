@@ -18,9 +18,12 @@ import torch
 from numpy.typing import NDArray
 
 from appliance.atomic import new_folder
+from appliance.branches import Said, said
 from appliance.config import RunConfig, from_record
 from appliance.errors import ModelError, StoreError, TrainingError
+from appliance.lossinputs import recovered
 from appliance.render import Renderer
+from appliance.sections import BranchesSection
 from appliance.store import Store
 from appliance.train.bases import check_tokenizer
 from appliance.train.batch import Sequence as TrainingRow
@@ -32,13 +35,12 @@ from appliance.train.policy import Policy, load_policy, save_adapter, set_thread
 from appliance.train.served import export_served
 from appliance.train.smollm2 import prepare_smollm2
 from appliance.train.vocabulary import CONTROL, pocket_tokenizer, save_tokenizer
-from appliance.types import Purpose, TokenIds
-from appliance.wire.neutral import from_neutral_json
+from appliance.types import Branch, Purpose, TokenIds
 
 TEMPLATE = Path(__file__).parents[2] / "data" / "templates" / "hermes.jinja"
 REPORT_S = 5.0
-TEXTS_A_HARNESS = 32
-"""Conversations a harness that the pocket tokenizer is made from; it looks for what all of them share."""
+TEXTS_A_KIND = 32
+"""Conversations a kind of lesson that the pocket tokenizer is made from; it looks for what all of them share."""
 ADAPTER_ROWS = 8
 """Conversations a step of an adapter's cold start."""
 
@@ -77,16 +79,31 @@ def read_lessons(store: Store, run_id: str) -> list[Lesson]:
     for rollout in taught:
         if rollout.reward != 1.0:
             continue
-        conversations = store.conversations(rollout.id)
-        if not conversations:
+        calls = said(store.calls(rollout.id), store.conversations(rollout.id))
+        if not calls:
             raise StoreError(f"rollout {rollout.id} was graded but holds no call")
-        messages, tools, answer = from_neutral_json(conversations[-1])
-        found.append(Lesson(rollout.plan.harness, (*messages, answer), tools))
+        found += [Lesson(rollout.plan.harness, (*c.messages, c.answer), c.tools) for c in _whole(calls)]
     if not found:
         raise TrainingError(
             f"none of the teacher's {len(taught)} rollouts got full reward, so there is nothing to learn from",
             "see why with `corral status`, or name a better teacher in coldstart.teacher",
         )
+    return found
+
+
+def _whole(calls: Sequence[Said]) -> list[Said]:
+    """The calls at the ends of a rollout's conversations: one, or one a branch where the harness forks.
+
+    Side calls such as titles are no lesson; a call that another takes up with the same tools is part of that one's.
+    """
+    roles = recovered(calls, BranchesSection()).roles
+    spoken = [(c.tools, [m.canonical() for m in (*c.messages, c.answer)]) for c in calls]
+    found = []
+    for i, (tools, own) in enumerate(spoken):
+        later = [other for same, other in spoken[i + 1 :] if same == tools]
+        is_taken_up = any(other[: len(own)] == own for other in later)
+        if not is_taken_up and (roles[i].branch is not Branch.AUXILIARY or i == len(spoken) - 1):
+            found.append(calls[i])
     return found
 
 
@@ -155,19 +172,19 @@ class Learner:
         return summed
 
     def _draw(self, renderer: Renderer, count: int) -> list[Row]:
-        """`count` renamed lessons of one harness: alike in length, so little is padded."""
-        harness = self._random.choice(sorted({lesson.harness for lesson in self._train}))
-        own = [lesson for lesson in self._train if lesson.harness == harness]
+        """`count` renamed lessons of one kind: alike in length, so little is padded."""
+        kind = self._random.choice(sorted({lesson.kind for lesson in self._train}))
+        own = [lesson for lesson in self._train if lesson.kind == kind]
         return [self._row(renderer, renamed(self._random.choice(own), self._words, self._random)) for _ in range(count)]
 
     def _row(self, renderer: Renderer, lesson: Lesson) -> Row:
         return renderer.render_training(lesson.messages, lesson.tools)
 
     def _texts(self, renderer: Renderer) -> list[list[str]]:
-        """Conversations as text by harness, cut where prompt and answer meet: they are never encoded together."""
+        """Conversations as text by kind, cut where prompt and answer meet: they are never encoded together."""
         texts: list[list[str]] = []
-        for harness in sorted({lesson.harness for lesson in self._lessons}):
-            own = [lesson for lesson in self._lessons if lesson.harness == harness][:TEXTS_A_HARNESS]
+        for kind in sorted({lesson.kind for lesson in self._lessons}):
+            own = [lesson for lesson in self._lessons if lesson.kind == kind][:TEXTS_A_KIND]
             texts.append([_cut_text(renderer, *self._row(renderer, lesson)) for lesson in own])
         return texts
 

@@ -7,6 +7,7 @@ words; dates in it are redrawn, since the policy will be used on other days.
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
 from collections.abc import Mapping, Sequence
@@ -25,6 +26,15 @@ class Lesson:
     harness: str
     messages: tuple[Message, ...]
     tools: tuple[Tool, ...]
+
+    @property
+    def kind(self) -> tuple[str, ...]:
+        """What lessons must share to look alike: harness, tools, and the roles before the first answer.
+
+        A harness that forks has several: the main agent's, a helper's, a summary's, what follows a summary.
+        """
+        opening = itertools.takewhile(lambda role: role != "assistant", (m.role for m in self.messages))
+        return (self.harness, *(tool.full_name for tool in self.tools), "", *opening)
 
 
 def renamed(lesson: Lesson, words: Sequence[str], draw: random.Random) -> Lesson:
@@ -46,12 +56,12 @@ def _renamed(message: Message, mapping: Mapping[str, str], date: str) -> Message
 
 
 def validation_split(lessons: Sequence[Lesson], seed: int, share: float = 0.1) -> tuple[list[Lesson], list[Lesson]]:
-    """(train, validation): about `share` of each harness's lessons, at least one where it has two or more."""
+    """(train, validation): about `share` of each kind of lesson, at least one where it has two or more."""
     train: list[Lesson] = []
     held: list[Lesson] = []
-    for harness in sorted({lesson.harness for lesson in lessons}):
-        own = [lesson for lesson in lessons if lesson.harness == harness]
-        random.Random(f"{seed}/{harness}").shuffle(own)
+    for kind in sorted({lesson.kind for lesson in lessons}):
+        own = [lesson for lesson in lessons if lesson.kind == kind]
+        random.Random(f"{seed}/{kind[0]}").shuffle(own)
         count = max(1, round(share * len(own))) if len(own) > 1 else 0
         held += own[:count]
         train += own[count:]

@@ -2,6 +2,9 @@
 
 python tests/bench/bench_algorithms.py --home FOLDER [--seeds 0 1 2] [--only base ppo …] [--steps 11] [--set K=V …]
 
+The demo's harnesses never fork. Whether branches should be trained is asked by `--only forking forking_leave_out`, of
+codex that compacts after each command and of an agent with a helper (harnesses/codex-compact.toml, team.toml).
+
 Each variant and seed is one `corral train data/demo.toml`, all with the same number of rollouts; runs that FOLDER's
 record holds as done are not made again, so an interrupted bench goes on. About ten minutes a run on two quiet cores.
 """
@@ -23,16 +26,24 @@ from appliance.finish import summary  # noqa: E402
 from appliance.store import Store  # noqa: E402
 from appliance.types import RunState  # noqa: E402
 
+LEAVE_OUT = {f"branches.{name}": "leave_out" for name in ("compaction", "sub_agent", "parallel")}
+FORKING = {"harnesses": "codex-compact,team"}
 VARIANTS: dict[str, dict[str, str]] = {
     "base": {},
     "ppo": {"train.algorithm": "ppo"},
-    "leave_out": {f"branches.{name}": "leave_out" for name in ("compaction", "sub_agent", "parallel")},
+    "leave_out": LEAVE_OUT,
     "pi_alone": {"harnesses": "pi"},
     "codex_alone": {"harnesses": "codex"},
+    "forking": FORKING,
+    "forking_leave_out": FORKING | LEAVE_OUT,
 }
 TABLES = {
     "tree-GRPO against tree-PPO": {"tree-GRPO": "base", "tree-PPO": "ppo"},
     "branches included against left out": {"included": "base", "left out": "leave_out"},
+    "branches included against left out, in harnesses that fork": {
+        "included": "forking",
+        "left out": "forking_leave_out",
+    },
     "mixed harnesses against one": {"both": "base", "pi alone": "pi_alone", "codex alone": "codex_alone"},
 }
 

@@ -178,6 +178,8 @@ class _Reading:
             return Role(Branch.COMPACTION, source, kept=self._kept(i, source))
         if marked is not None:
             return Role(marked)
+        if all(self.roles[j].branch is Branch.AUXILIARY for j in self.placed):
+            return Role(Branch.CONTINUATION)  # the agent's first call, after titles and the like
         return self._edited(i)
 
     def _edited(self, i: int) -> Role:

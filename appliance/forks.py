@@ -161,6 +161,8 @@ def _cause(n: int, earlier: Sequence[int], twin: int | None, role: Role, view: _
         return Cause.SUB_AGENT, nearest, f"called in call {view.calls[nearest].call.sequence}"
     if role.branch is Branch.AUXILIARY and begins:
         return (Cause.STRAY if call.call.kind is CallKind.STRAY else Cause.AUXILIARY), nearest, ""
+    if parent is None and all(roles[e].branch is Branch.AUXILIARY for e in earlier):
+        return Cause.AUXILIARY, nearest, "the agent's first call, after side calls"
     if role.branch is Branch.COMPACTION and role.reentered is not None:
         detail = f"wrote the summary that call {_sequence(role.reentered, view)} starts from"
         return Cause.COMPACTION, nearest, detail

@@ -32,6 +32,18 @@ def test_codex_says_by_its_window_that_it_compacted() -> None:
     assert recovered([before, after, on], BranchesSection()).roles[1].parent == 0
 
 
+def test_a_summary_too_poor_to_be_found_again_is_trained_as_the_compaction_that_it_is() -> None:
+    """As a policy may write it; the harness asked for it and went on from it all the same."""
+    told_so = {"x-codex-window-id": "a:0"}
+    asked = json.dumps({"kind": "auxiliary", "headers": told_so})
+    before = told(0, a_sample([1, 2], [3]), SYSTEM, USER, answer="first do this", **told_so)
+    poor = Said(a_call(1, a_sample([1, 2, 3, 4], [5]), lineage=asked), (SYSTEM, USER), (), Message("assistant", ""))
+    after = told(2, a_sample([1, 9], [4]), SYSTEM, Message("user", "(no summary)"), **{"x-codex-window-id": "a:1"})
+    found = recovered([before, poor, after], BranchesSection())
+    assert [role.branch for role in found.roles] == [Branch.CONTINUATION, Branch.COMPACTION, Branch.COMPACTION]
+    assert (found.roles[1].reentered, found.roles[2].parent) == (2, 1) and found.left_out == {}
+
+
 def test_a_sub_agents_turns_stay_its_own_and_the_main_agent_goes_on() -> None:
     agent = {"x-claude-code-agent-id": "b7"}
     calls = [

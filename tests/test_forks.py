@@ -256,6 +256,21 @@ async def test_a_compaction_says_what_it_kept(tmp_path: Path) -> None:
         assert (roles[1].reentered, roles[2].parent, roles[2].kept) == (2, 1, 1)
 
 
+async def test_a_second_compaction_is_one_too(tmp_path: Path) -> None:
+    one, two = "The folder holds a and b, nothing else.", "The folder holds a, b and a listing of them."
+    ask = {"role": "user", "content": "CONTEXT CHECKPOINT COMPACTION: summarise the work so far for another agent"}
+    async with recording(tmp_path, CALL_LS, f"{one}{END}", CALL_LS, f"{two}{END}", f"done{END}") as at:
+        first = await at.ask(SYSTEM, USER)
+        await at.ask(SYSTEM, USER, first, result(first, "a b"), ask, tools=())
+        begun = (SYSTEM, {"role": "user", "content": f"Earlier work in short: {one} Go on."})
+        second = await at.ask(*begun)
+        await at.ask(*begun, second, result(second, "a b"), ask, tools=())
+        await at.ask(SYSTEM, {"role": "user", "content": f"Earlier work in short: {two} Go on."})
+        assert at.branches() == [Branch.CONTINUATION, *[Branch.COMPACTION] * 4]
+        assert [r.reentered for r in at.found()[1].roles] == [None, 2, None, 4, None]
+        assert [f.cause for f in at.forks()] == [Cause.COMPACTION] * 4
+
+
 async def test_a_sub_agent_knows_its_caller_and_where_its_answer_came_back(tmp_path: Path) -> None:
     task = {"type": "function", "function": {"name": "task", "parameters": {"type": "object", "properties": {}}}}
     prompt = "look through all the files and count the words"
@@ -306,6 +321,17 @@ async def test_a_title_call_is_auxiliary_and_left_out(tmp_path: Path) -> None:
         fork = the_only(at.forks())
         assert fork.cause is Cause.AUXILIARY
         assert at.found()[1].left_out == {1: "an auxiliary call (branches.auxiliary = leave_out)"}
+
+
+async def test_a_title_that_is_asked_for_first_does_not_make_the_agent_a_side_call(tmp_path: Path) -> None:
+    title = {"role": "system", "content": "You are a title generator. Write a short title of the conversation."}
+    async with recording(tmp_path, f"A listing{END}", CALL_LS, f"done{END}") as at:
+        await at.ask(title, USER, tools=())
+        first = await at.ask(SYSTEM, USER)
+        await at.ask(SYSTEM, USER, first, result(first, "a b"))
+        assert at.branches() == [Branch.AUXILIARY, Branch.CONTINUATION, Branch.CONTINUATION]
+        assert at.found()[1].left_out == {0: "an auxiliary call (branches.auxiliary = leave_out)"}
+        assert [f.cause for f in at.forks()] == [Cause.AUXILIARY]
 
 
 async def test_a_program_that_inherits_the_endpoint_is_a_stray_root(tmp_path: Path) -> None:

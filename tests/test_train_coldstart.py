@@ -6,15 +6,19 @@ import json
 from pathlib import Path
 
 import pytest
-from taught_record import PACK, taught_record
+from taught_record import PACK, taught_record, tools
 from tiny_policy import make_base
 from tokenizers import Tokenizer
 from transformers import Qwen3ForCausalLM
 
+from appliance.calllog import CallDraft
 from appliance.config import RunConfig
 from appliance.errors import ModelError, TrainingError
+from appliance.store import Store
 from appliance.train.coldstart import cold_start, read_lessons
 from appliance.train.smollm2 import prepare_smollm2
+from appliance.types import Message, Purpose, Request, Reward, RolloutPlan, Tool
+from appliance.wire.neutral import neutral_json
 
 TASKS = sorted(PACK.glob("find-value-train-0[0-3]"))
 
@@ -74,6 +78,30 @@ def test_a_lesson_is_the_whole_conversation(tmp_path: Path) -> None:
     lessons = read_lessons(taught_record(tmp_path, config(), TASKS[:1]), "r")
     assert [lesson.harness for lesson in lessons] == ["pi", "codex"]
     assert [m.role for m in lessons[0].messages] == ["system", "user", *["assistant", "tool"] * 2, "assistant"]
+
+
+def test_a_harness_that_forks_gives_a_lesson_a_branch_and_none_of_a_title(tmp_path: Path) -> None:
+    store = Store.open(tmp_path / "record.db")
+    store.create_run("r", "r", config(harnesses=["pi"]).model_dump(mode="json"), 0, "test")
+    (rollout,) = store.plan([RolloutPlan("r", Purpose.TEACH, 0, "pi", "t", 0)])
+    store.begin(rollout.id, 0)
+    main, asked, summary = (Message("user", "do the task"), Message("user", "sum it up"), "I ran what was asked for")
+    go_on = Message("user", f"So far: {summary}")
+    spoken: list[tuple[tuple[Message, ...], tuple[Tool, ...], str, str]] = [
+        ((Message("user", "a title for: do the task"),), (), "Doing a task", "auxiliary"),
+        ((main,), tools("pi"), "I ran it", "main"),
+        ((main, Message("assistant", "I ran it"), asked), (), summary, "auxiliary"),
+        ((main, go_on), tools("pi"), "now the rest", "main"),
+        ((main, go_on, Message("assistant", "now the rest"), Message("user", "well")), tools("pi"), "done", "main"),
+    ]
+    for n, (messages, offered, answer, kind) in enumerate(spoken):
+        body = neutral_json(Request("chat", "m", messages, offered), Message("assistant", answer))
+        lineage = json.dumps({"kind": kind})
+        store.add_call(rollout.id, CallDraft(n, "chat", b"{}", b"{}", body, None, "stop", n, n + 0.5, lineage=lineage))
+    store.grade(rollout.id, Reward(1.0), "", {})
+    lessons = read_lessons(store, "r")
+    assert [lesson.messages[-1].content for lesson in lessons] == ["I ran it", summary, "done"]
+    assert len({lesson.kind for lesson in lessons}) == 3
 
 
 def test_a_missing_model_folder_is_named(tmp_path: Path) -> None:

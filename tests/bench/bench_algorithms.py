@@ -16,6 +16,7 @@ import os
 import statistics
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -50,16 +51,19 @@ TABLES = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--home", type=Path, required=True, help="CORRAL_HOME of the runs")
+    parser.add_argument(
+        "--home", type=Path, nargs="+", required=True, help="CORRAL_HOME of the runs; tables read further ones too"
+    )
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--only", nargs="+", choices=list(VARIANTS), default=list(VARIANTS))
     parser.add_argument("--steps", type=int, default=11)
     parser.add_argument("--set", nargs="*", default=[], dest="overrides", help="KEY=VALUE for every run")
     options = parser.parse_args()
-    options.home.mkdir(parents=True, exist_ok=True)
+    home = options.home[0]
+    home.mkdir(parents=True, exist_ok=True)
     for seed in options.seeds:
         for name in options.only:
-            run_once(options.home, name, seed, [f"train.steps={options.steps}", *options.overrides])
+            run_once(home, name, seed, [f"train.steps={options.steps}", *options.overrides])
     print(tables(options.home, options.seeds))
 
 
@@ -87,26 +91,27 @@ def runs(home: Path) -> dict[str, tuple[str, RunState]]:
     return found
 
 
-def tables(home: Path, seeds: list[int]) -> str:
+def tables(homes: list[Path], seeds: list[int]) -> str:
     """One table a comparison: Pass@1 before → after and the gain, for each harness and seed, and the mean gain."""
-    store = Store.open(home / "record.db", readonly=True)
-    done = {name: summary(store, run_id) for name, (run_id, state) in runs(home).items() if state is RunState.DONE}
-    branches = {name: branch_shares(store, found["run"]) for name, found in done.items()}
-    store.close()
+    done: dict[str, dict[str, Any]] = {}
+    branches: dict[str, dict[str, float]] = {}
+    for home in homes:
+        store = Store.open(home / "record.db", readonly=True)
+        own = {name: summary(store, run_id) for name, (run_id, state) in runs(home).items() if state is RunState.DONE}
+        done |= own
+        branches |= {name: branch_shares(store, found["run"]) for name, found in own.items()}
+        store.close()
     lines: list[str] = []
     for title, rows in TABLES.items():
         lines += [
             "",
             title,
-            f"{'':<14} {'harness':<10} " + " ".join(f"{f'seed {s}':<22}" for s in seeds) + " mean gain",
+            f"{'':<14} {'harness':<14} " + " ".join(f"{f'seed {s}':<22}" for s in seeds) + " mean gain",
         ]
         for label, variant in rows.items():
             lines += row(label, variant, seeds, done)
-        told = {b for v in rows.values() for s in seeds for b, share in branches.get(f"{v}-{s}", {}).items() if share}
         if "left out" in rows:
-            lines.append(
-                f"  trained tokens off the main path: {', '.join(sorted(told)) or 'none, so both are the same'}"
-            )
+            lines += [branch_line(label, variant, seeds, branches) for label, variant in rows.items()]
     return "\n".join(lines)
 
 
@@ -127,17 +132,27 @@ def row(label: str, variant: str, seeds: list[int], done: dict[str, dict[str, An
                 continue
             gains.append(100 * result["gain"])
             cells.append(f"{100 * result['before']:5.1f} → {100 * result['after']:5.1f} ({gains[-1]:+5.1f}) ")
-        lines.append(f"{label:<14} {harness:<10} {' '.join(cells)} {statistics.mean(gains) if gains else 0:+6.1f}")
+        lines.append(f"{label:<14} {harness:<14} {' '.join(cells)} {statistics.mean(gains) if gains else 0:+6.1f}")
     return lines or [f"{label:<14} not run"]
 
 
+def branch_line(label: str, variant: str, seeds: list[int], branches: dict[str, dict[str, float]]) -> str:
+    """What the tokens that a variant trained were, over its seeds."""
+    summed: Counter[str] = Counter()
+    for seed in seeds:
+        summed.update(branches.get(f"{variant}-{seed}", {}))
+    total = sum(summed.values())
+    told = [f"{name} {100 * tokens / total:.0f} %" for name, tokens in summed.most_common() if tokens]
+    return f"  trained tokens, {label}: {total:.0f} ({', '.join(told) or 'not run'})"
+
+
 def branch_shares(store: Store, run_id: str) -> dict[str, float]:
-    """Branch other than the main path → its trained tokens over the run's steps."""
+    """Branch → its trained tokens over the run's steps."""
     found: dict[str, float] = {}
     for _, _, metrics in store.steps(run_id):
         for name, value in metrics.items():
             kind, _, branch = name.partition("/")
-            if kind == "trained_tokens" and branch != "continuation":
+            if kind == "trained_tokens":
                 found[branch] = found.get(branch, 0.0) + value
     return found
 

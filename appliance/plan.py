@@ -21,14 +21,15 @@ NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
 """A quantised weight: four bits, an 8-bit scale for 64 of them, an fp32 scale for 256 of those."""
 LOGIT_FLOATS = 2**24
 """Logits the trainer holds at once."""
-PROCESS_BYTES = {"cpu": 540 << 20, "cuda": 900 << 20}
+PROCESS_BYTES = {"cpu": 510 << 20, "cuda": 900 << 20}
 """torch, transformers and peft in a process; on a GPU the CUDA context and its libraries."""
 ENGINE_BYTES = {"cpu": 2200 << 20, "cuda": 1500 << 20}
 """vLLM's processes, or on a GPU its context and work space, without weights and cache."""
 SLACK = {"cpu": 1.0, "cuda": 1.05}
 """What an allocator holds beyond the tensors in it."""
-HEAP = {"cpu": 1.75, "cuda": 1.0}
-"""The same for activations, measured: between tensors that stay, the C library's heap cannot give back freed ones."""
+HEAP = {"cpu": 1.2, "cuda": 0.0}
+"""Of the activations of all layers, what the C library's heap may hold beside what lives, measured: up to glibc 2.37
+an aligned block that was freed does not serve the next one of its size. It varies from one update to the next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,15 +148,18 @@ def trainer_parts(config: RunConfig, shape: Shape) -> list[Part]:
     base = shape.linear_weights * (NF4_BYTES if quantized else number) + shape.embedding_weights * number
     trained = shape.adapter_weights(config.model.lora_rank) * (2 if t.algorithm == "ppo" else 1)
     state = 8 if t.optimizer == "adamw" or (t.optimizer == "auto" and device == "cpu") else 2
-    activations = int(HEAP[device] * activation_bytes(config, shape, t.row_tokens))
-    chunk = min(LOGIT_FLOATS, t.row_tokens * shape.vocabulary)
+    logits = min(LOGIT_FLOATS, t.row_tokens * shape.vocabulary) * (8 if number == 4 else 10)
+    a_layer = layer_token_bytes(shape, config.model.lora_rank, number)
+    heap = 0.0 if t.lean_heap else HEAP[device]
+    kept, passing = kept_bytes(config, shape), passing_bytes(config, shape)
     found = [
         Part("process", PROCESS_BYTES[device], "engine.device"),
         Part("base", int(base), "model.quantization" if not quantized else "model.path"),
         Part("adapters and gradients", trained * 8, "model.lora_rank"),
         Part("optimiser", trained * state, "train.optimizer"),
-        Part("activations", activations, _activation_setting(config)),
-        Part("logits", chunk * (8 if number == 4 else 10), "train.row_tokens"),
+        Part("activations", kept * t.row_tokens, _activation_setting(config)),
+        Part("logits or one layer", max(logits, passing * t.row_tokens), "train.row_tokens"),
+        Part("heap", int(heap * shape.layers * a_layer * t.row_tokens), "train.lean_heap"),
     ]
     return [replace(p, bytes=int(p.bytes * SLACK[device])) for p in found]
 
@@ -172,14 +176,19 @@ def number_bytes(config: RunConfig) -> int:
     return 4 if is_float32 else 2
 
 
-def activation_bytes(config: RunConfig, shape: Shape, tokens: int) -> int:
-    """What forward keeps for backward, and what one layer needs while its gradient is made."""
-    a_layer = layer_token_bytes(shape, config.model.lora_rank, number_bytes(config))
+def kept_bytes(config: RunConfig, shape: Shape) -> int:
+    """What forward keeps of one token for backward."""
     number = number_bytes(config)
-    inputs = shape.layers * shape.width * number
-    kept = inputs + a_layer if config.train.checkpointing else shape.layers * a_layer
-    passing = number * (4 * shape.inner * max(1, shape.experts_a_token) + 4 * shape.width)
-    return tokens * (kept + passing + 4 * shape.width * number)
+    if config.train.checkpointing:
+        return (shape.layers + 1) * shape.width * number
+    return shape.layers * layer_token_bytes(shape, config.model.lora_rank, number) + shape.width * number
+
+
+def passing_bytes(config: RunConfig, shape: Shape) -> int:
+    """What one layer needs of one token while its gradient is made; with checkpointing it is computed once more."""
+    number = number_bytes(config)
+    own = number * (4 * shape.inner * max(1, shape.experts_a_token) + 4 * shape.width)
+    return own + (layer_token_bytes(shape, config.model.lora_rank, number) if config.train.checkpointing else 0)
 
 
 def layer_token_bytes(shape: Shape, rank: int, number: int) -> int:
@@ -236,10 +245,13 @@ def _changes(config: RunConfig) -> list[dict[str, Any]]:
     train, least = config.train, config.engine.max_model_len
     smaller = [n for n in (train.row_tokens // 2, train.row_tokens // 4, least) if least <= n < train.row_tokens]
     changes: list[dict[str, Any]] = [{"train": train.model_copy(update={"row_tokens": n})} for n in smaller]
+    if config.engine.resolved_device == "cpu":
+        changes.append({"train": train.model_copy(update={"lean_heap": True})})
     changes.append({"train": train.model_copy(update={"checkpointing": True})})
     if config.model.quantization == "none":
         changes.append({"model": config.model.model_copy(update={"quantization": "nf4"})})
-    changes.append({"train": train.model_copy(update={"checkpointing": True, "row_tokens": least})})
+    last = {"checkpointing": True, "lean_heap": config.engine.resolved_device == "cpu", "row_tokens": least}
+    changes.append({"train": train.model_copy(update=last)})
     for gib in (config.engine.kv_cache_gib / 2, config.engine.kv_cache_gib / 4):
         changes.append({"engine": config.engine.model_copy(update={"kv_cache_gib": gib})})
     return changes

@@ -282,7 +282,7 @@ class Supervisor:
         self.store.begin_phase(self.run.id, "coldstart")
         async with anyio.create_task_group() as group:
             group.start_soon(self._cancel_when_draining, group)
-            await TrainChild(self.home, self.run.id, "coldstart").complete(self.store)
+            await TrainChild(self.home, self.run.id, "coldstart", 1, self.config.train.lean_heap).complete(self.store)
             group.cancel_scope.cancel()
         self._stop_if_draining()
 
@@ -310,7 +310,8 @@ class Supervisor:
         if not left:
             return
         self.store.begin_phase(self.run.id, "train")
-        async with TrainChild(self.home, self.run.id, "train", self.config.train_ranks) as trainer:
+        t = self.config.train
+        async with TrainChild(self.home, self.run.id, "train", self.config.train_ranks, t.lean_heap) as trainer:
             for step in left:
                 await sampler.use(schedule.sampled_by(step, self.config.train.ahead))
                 await self._rollouts_of(place, sampler, step)  # one step ahead: while the trainer takes step - 1

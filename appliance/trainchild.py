@@ -33,19 +33,26 @@ ROOT_CAUSE = re.compile(r"Root Cause.*?rank +: (?P<rank>\d+).*?exitcode +: (?P<c
 """Where torchrun names the rank that failed first."""
 
 
+LEAN_HEAP = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_MMAP_MAX_": "1000000", "MALLOC_ARENA_MAX": "1"}
+"""glibc's own switches: every block of 64 KiB and more is mapped alone, and so given back when it is freed."""
+
+
 def is_signal(code: int) -> bool:
     """Whether an exit code says that a signal ended the process; the guard passes 128 + the signal on."""
     return code < 0 or code > 128
 
 
 class TrainChild:
-    """`mode` is `coldstart` (ends by itself) or `train` (serves steps until closed); `ranks` share the training."""
+    """`mode` is `coldstart` (ends by itself) or `train` (serves steps until closed); `ranks` share the training;
 
-    def __init__(self, home: Path, run_id: str, mode: str, ranks: int = 1) -> None:
+    lean: with glibc's switches of LEAN_HEAP."""
+
+    def __init__(self, home: Path, run_id: str, mode: str, ranks: int = 1, lean: bool = False) -> None:
         self._home = home
         self._run_id = run_id
         self._mode = mode
         self._ranks = ranks
+        self._switches = SWITCHES | LEAN_HEAP if lean else SWITCHES
         self._log = home / "runs" / run_id / "trainer.log"
         self._process: anyio.abc.Process | None = None
 
@@ -117,7 +124,7 @@ class TrainChild:
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env=os.environ | SWITCHES,
+                env=os.environ | self._switches,
                 start_new_session=True,
             )
 

@@ -21,6 +21,7 @@ from appliance.plan import Shape, advice, enforce, layer_token_bytes, plans, tra
 from appliance.train.bases import BaseSettings
 from appliance.train.batch import pack
 from appliance.train.policy import load_policy
+from appliance.trainchild import LEAN_HEAP
 
 GIB = 2**30
 EIGHT_B = Shape(4096, 32, 8, 128, 12288, 36, 151936, False, has_head_norms=True)
@@ -62,30 +63,34 @@ def test_a_layers_activations_are_what_autograd_keeps(dtype: Any, tmp_path: Path
 
 
 def measured_peak(base: Path, tokens: int, checkpointing: bool) -> int:
-    """The most memory a fresh process held in one packed update of `tokens` tokens."""
+    """The most memory a fresh process held in one packed update of `tokens` tokens, every freed block given back."""
     case = {
         "kind": "peak", "model": str(base), "shared": tokens // 2, "branches": 4, "own": tokens // 8,
         "lora_rank": 8, "checkpointing": checkpointing,
     }  # fmt: skip
     ended = subprocess.run(
         [sys.executable, "-m", "appliance.train.measuring", json.dumps(case)],
-        env=os.environ | {"MALLOC_ARENA_MAX": "1"}, capture_output=True, text=True, timeout=280, check=False,
+        env=os.environ | LEAN_HEAP, capture_output=True, text=True, timeout=280, check=False,
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr[-2000:]
     return int(json.loads(ended.stdout.splitlines()[-1])["peak_bytes"])
 
 
 @pytest.mark.slow
-def test_the_plan_of_a_rank_that_keeps_its_activations_is_within_a_tenth_of_its_measured_peak(
-    tmp_path: Path,
+@pytest.mark.parametrize(
+    ("checkpointing", "width", "layers", "vocabulary", "tokens"),
+    [(False, 256, 8, 8000, 4096), (True, 256, 8, 8000, 4096), (True, 128, 12, 2000, 6144)],
+)
+def test_the_plan_of_a_rank_is_within_a_tenth_of_its_measured_peak(
+    checkpointing: bool, width: int, layers: int, vocabulary: int, tokens: int, tmp_path: Path
 ) -> None:
-    tokens = 4096
-    base = make_base(tmp_path / "base", 256, 8, 8000)
+    base = make_base(tmp_path / "base", width, layers, vocabulary)
     asked = config(
         model__path=str(base), model__quantization="none", model__lora_rank="8", train__row_tokens=str(tokens),
+        train__checkpointing=str(checkpointing).lower(), train__lean_heap="true",
     )  # fmt: skip
     planned = sum(p.bytes for p in trainer_parts(asked, Shape.of(base)))
-    assert planned == pytest.approx(measured_peak(base, tokens, False), rel=0.1)
+    assert planned == pytest.approx(measured_peak(base, tokens, checkpointing), rel=0.1)
 
 
 def test_an_8b_model_is_planned_part_by_part() -> None:
@@ -119,6 +124,16 @@ def test_a_quarter_of_the_tokens_is_named_before_anything_slower() -> None:
     with pytest.raises(ConfigError) as refused:
         enforce(asked, shape, total - GIB)
     assert refused.value.remedy.startswith("set train.row_tokens = 4096")
+
+
+def test_on_a_cpu_the_heap_is_given_back_before_anything_is_computed_twice() -> None:
+    asked = config(train__row_tokens="2048", engine__max_model_len="2048", model__path="x")
+    shape = Shape(576, 9, 3, 64, 1536, 30, 49152, True)
+    (whole,) = plans(asked, shape, None)
+    heap = next(p.bytes for p in whole.parts if p.name == "heap")
+    with pytest.raises(ConfigError) as refused:
+        enforce(asked, shape, whole.total - heap)
+    assert refused.value.remedy.startswith("set train.lean_heap = true;")
 
 
 def test_shapes_come_from_config_files(tmp_path: Path) -> None:

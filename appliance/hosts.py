@@ -15,16 +15,19 @@ import anyio
 from appliance.errors import HostError, SandboxError
 from appliance.pool import Host
 from appliance.sandbox import Podman
+from appliance.sections import RolloutSection
+from appliance.ssh import Address
 
 RECONCILE_EVERY_S = 60.0
 Log = Callable[[str, str, str], None]
 
 
-async def open_hosts(stack: AsyncExitStack, home: Path, urls: Sequence[str], at_once: int) -> list[Host]:
-    """Our own Podman, then those at `urls`; HostError names one that does not answer."""
-    hosts = [Host(await stack.enter_async_context(Podman(home, at_once)))]
-    for url in urls:
-        hosts.append(Host(await stack.enter_async_context(Podman(home, at_once, url)), url))
+async def open_hosts(stack: AsyncExitStack, home: Path, settings: RolloutSection) -> list[Host]:
+    """Our own Podman, then those of `rollout.hosts`; HostError names one that does not answer."""
+    hosts = [Host(await stack.enter_async_context(Podman(home, settings.parallel)))]
+    for url in settings.hosts:
+        podman = Podman(home, settings.parallel, url, settings.ssh_key, settings.ssh_config)
+        hosts.append(Host(await stack.enter_async_context(podman), url))
     return hosts
 
 
@@ -36,15 +39,28 @@ async def check_images(hosts: Sequence[Host], images: Mapping[str, str]) -> None
                 continue
             if host.name == "local":
                 raise HostError(f"the image of {name} is missing ({ref})", "build it: corral images build")
-            remedy = f"corral images save, then: podman --url {host.name} load"
-            raise HostError(f"the Podman host {host.name} lacks the image of {name} ({ref})", remedy)
+            raise HostError(f"the Podman host {host.name} lacks the image of {name} ({ref})", _bring(host, ref))
+
+
+def _bring(host: Host, ref: str) -> str:
+    """How the image comes there."""
+    if host.name.startswith("ssh:"):
+        address = Address.parse(host.name)
+        port = f" -p {address.port}" if address.port else ""
+        load = f"ssh{port} {address.login} podman load < image.tar"
+    else:
+        load = f"podman --url {host.name} load < image.tar"
+    return f"corral images save NAME --output image.tar (a task's own: podman save {ref}), then: {load}"
 
 
 async def reconcile(hosts: Sequence[Host], owner: str, why: str, log: Log) -> None:
     """Remove what `owner` has on any host and did not start in this process; a host that is lost has its turn later."""
     for host in hosts:
         try:
-            for name in await host.podman.reconcile({"corral.owner": owner}):
+            removed = await host.podman.reconcile({"corral.owner": owner})
+            if host.podman.far is not None:
+                removed += await host.podman.far.clean_shops()
+            for name in removed:
                 log("warning", "sandbox", f"removed {name}, {why}")
         except SandboxError as error:
             if host.name == "local":

@@ -15,7 +15,8 @@ from pathlib import Path
 import anyio
 
 MEMORY_ROOT = Path("/sys/fs/cgroup/memory")
-SIGNAL_DELAY_S = 0.02  # the kernel signals a removed cgroup from a work queue, a moment later
+# The kernel signals a removed cgroup from a work queue: a moment later, on a busy machine a long one.
+SIGNAL_DELAY_S, LONGEST_DELAY_S = 0.02, 1.0
 
 
 class OomWatch:
@@ -25,8 +26,11 @@ class OomWatch:
         self._folder = folder
         self._event = event
 
-    async def was_killed(self) -> bool:
-        """True if the kernel ran out of the container's memory since the watch began."""
+    async def was_killed(self, is_likely: bool = False) -> bool:
+        """True if the kernel ran out of the container's memory since the watch began.
+
+        `is_likely`: worth waiting for; it ended by a signal, say.
+        """
         if self._folder is None:
             return False
         try:
@@ -34,8 +38,10 @@ class OomWatch:
         except OSError:
             # The cgroup is gone, which itself is one notice: a second one means memory ran out.
             count = _drain(self._event)
-            if count == 1:
+            waited_s = 0.0
+            while count == 1 and waited_s < (LONGEST_DELAY_S if is_likely else SIGNAL_DELAY_S):
                 await anyio.sleep(SIGNAL_DELAY_S)
+                waited_s += SIGNAL_DELAY_S
                 count += _drain(self._event)
             return count > 1
 

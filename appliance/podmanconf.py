@@ -13,6 +13,7 @@ import os
 import re
 import resource
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,7 +74,24 @@ class HostTraits:
             controllers=_controllers(is_root),
             max_files=_hard_limit(resource.RLIMIT_NOFILE),
             max_processes=_hard_limit(resource.RLIMIT_NPROC),
-            can_map_ids=is_root and _kernel() >= IDMAPPED_KERNEL,
+            can_map_ids=is_root and _kernel(os.uname().release) >= IDMAPPED_KERNEL,
+            can_mount=is_root and bool(effective >> CAP_SYS_ADMIN & 1),
+        )
+
+    @classmethod
+    def told(cls, facts: Mapping[str, str]) -> HostTraits:
+        """Of another machine, by what its own /proc and /sys say (`farhost.PROBE`)."""
+        is_root, effective = facts["uid"] == "0", int(facts["caps"], 16)
+        controllers = LIMITS if is_root else frozenset(facts.get("controllers", "").split())
+        return cls(
+            is_root=is_root,
+            has_cgroup_v2="v2" in facts,
+            has_systemd="systemd" in facts,
+            can_raise_limits=not is_root or bool(effective >> CAP_SYS_RESOURCE & 1),
+            controllers=controllers,
+            max_files=_told_limit(facts["files"]),
+            max_processes=_told_limit(facts["processes"]),
+            can_map_ids=is_root and _kernel(facts["release"]) >= IDMAPPED_KERNEL,
             can_mount=is_root and bool(effective >> CAP_SYS_ADMIN & 1),
         )
 
@@ -170,6 +188,15 @@ def has_subids(user: str, file: Path) -> bool:
     return any(len(f) == 3 and f[0] in (user, str(os.geteuid())) and int(f[2]) >= NUM_IDS for f in lines)
 
 
+def machine_key(word: str) -> str:
+    """A short word for something of this machine, told apart from the like on any other that shares a Podman host."""
+    try:
+        own = Path("/etc/machine-id").read_text().strip()
+    except OSError:
+        own = os.uname().nodename
+    return hashlib.sha256(f"{own} {word}".encode()).hexdigest()[:10]
+
+
 def remedy_of(said: str) -> str:
     """What to do about a Podman that does not start, by its last words."""
     for words, remedy in REMEDIES.items():
@@ -254,8 +281,12 @@ def _controllers(is_root: bool) -> frozenset[str]:
         return frozenset()
 
 
-def _kernel() -> tuple[int, int]:
-    major, minor = os.uname().release.split(".")[:2]
+def _told_limit(word: str) -> int:
+    return int(word) if word.isdigit() else 1 << 20
+
+
+def _kernel(release: str) -> tuple[int, int]:
+    major, minor = release.split(".")[:2]
     return int(major), int(re.match(r"\d+", minor)[0])  # type: ignore[index]
 
 

@@ -12,8 +12,9 @@ import os
 import re
 import subprocess
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -141,7 +142,7 @@ class PodmanService:
             raise HostError(f"the Podman service could not be started: {error}", "run `corral doctor`") from error
         with anyio.move_on_after(READY_S):
             while process.returncode is None:
-                if told := await _answers(self.socket):
+                if told := await service_version(self.socket):
                     await self._check_version(told)
                     return
                 await anyio.sleep(0.02)
@@ -175,8 +176,10 @@ class ForeignService:
     def __init__(self, url: str) -> None:
         scheme, _, path = url.partition("://")
         if scheme != "unix" or not path.startswith("/"):
-            remedy = "write for example unix:///run/podman/podman.sock; other machines: see docs/scale.md"
-            raise HostError(f"rollout.hosts: {url!r} is no address of a Podman service on this machine", remedy)
+            remedy = (
+                "write for example unix:///run/podman/podman.sock, or ssh://user@host/run/user/1000/podman/podman.sock"
+            )
+            raise HostError(f"rollout.hosts: {url!r} is no address of a Podman service", remedy)
         self.url = url
         self.socket = Path(path)
         self.starts = 1
@@ -184,12 +187,16 @@ class ForeignService:
 
     async def ensure(self) -> bool:
         """Return while it answers; SandboxError `lost`, which fails what is placed on it, when it does not."""
-        if not await _answers(self.socket):
+        if not await service_version(self.socket):
             raise SandboxError("lost", f"the Podman host {self.url} does not answer")
         return False
 
     async def stop(self) -> None:
         """It is not ours to stop."""
+
+    def remedy(self, said: str) -> str:
+        """What to do about one that does not answer."""
+        return f"start it (podman system service --time=0 {self.url}) or take it out of rollout.hosts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,21 +213,39 @@ class RuntimeContainer:
 
 def runtime_containers(storage: Path) -> list[RuntimeContainer]:
     """What the OCI runtime itself has under `storage`: also what a service killed in mid-start left."""
-    found = []
+    found: list[RuntimeContainer] = []
     for runtime in ("runc", "crun"):
         command = [runtime, "list", "--format", "json"]
         try:
             shown = subprocess.run(command, capture_output=True, text=True, check=False)
         except FileNotFoundError:
             continue
-        entries = json.loads(shown.stdout or "null") if shown.returncode == 0 else None
-        for entry in entries or ():
-            if Path(entry["bundle"]).is_relative_to(storage):
-                found.append(RuntimeContainer(runtime, entry["id"]))
+        if shown.returncode == 0:
+            found += listed_containers(runtime, shown.stdout, storage)
     return found
 
 
-async def _answers(path: Path) -> str:
+def listed_containers(runtime: str, told: str, storage: Path) -> list[RuntimeContainer]:
+    """Those under `storage` in a runtime's own list, which is JSON or nothing."""
+    try:
+        entries = json.loads(told or "null")
+    except ValueError:
+        return []
+    return [RuntimeContainer(runtime, e["id"]) for e in entries or () if Path(e["bundle"]).is_relative_to(storage)]
+
+
+def half_made(entries: Sequence[Mapping[str, Any]], before: float) -> list[str]:
+    """Ids of containers of which only the storage was made, before then: young ones may be in the making."""
+    return [
+        entry["Id"]
+        for entry in entries
+        if entry.get("State") == "storage"
+        and entry.get("Command") == ["storage"]  # an image build's are called otherwise
+        and datetime.fromisoformat(entry["Created"]).timestamp() < before
+    ]
+
+
+async def service_version(path: Path) -> str:
     """The version of the Podman that listens on `path`; '?' where it does not say, '' where nothing answers."""
     try:
         async with await anyio.connect_unix(path) as stream:

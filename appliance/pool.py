@@ -16,7 +16,7 @@ import time
 from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import anyio
@@ -25,7 +25,9 @@ from anyio.abc import TaskGroup
 
 from appliance.container import FOLDER_LABEL
 from appliance.errors import HostError, SandboxError
+from appliance.farhost import FarShop
 from appliance.launch import IsBusy, Outcome, Started
+from appliance.podmanconf import HostTraits
 from appliance.sandbox import Limits, Mount, Podman, SandboxSpec
 from appliance.workshop import Workshop
 
@@ -62,22 +64,54 @@ class Host:
         if time.monotonic() - self.lost_at < LOST_S:
             return -1
         try:
-            info = await self.podman.request("GET", "/info")
+            free = await self.podman.free_bytes()
         except SandboxError:
             self.lost_at = time.monotonic()
             return -1
-        return int(info["host"]["memFree"]) - self.placed_bytes
+        return free - self.placed_bytes
 
 
 @dataclass(eq=False, slots=True)
 class Slot:
-    """One rollout's place: a folder, a waiting sandbox, and the host that both are on."""
+    """One rollout's place: a folder, a waiting sandbox, and the host that both are on.
+
+    `workshop` is always on this machine; of a sandbox on another (`far`) it is the draft that is sent and fetched.
+    """
 
     host: Host
     workshop: Workshop
     waiting: Started
     made_at: float
     is_warm: bool = False
+    far: FarShop | None = None
+
+    @property
+    def folders(self) -> Workshop | FarShop:
+        """The rollout's folders as the sandbox's machine knows them."""
+        return self.far or self.workshop
+
+    async def send(self) -> None:
+        """What was laid out in the workshop is where the sandbox finds it."""
+        if self.far is not None:
+            await self.far.send()
+
+    async def fetch(self) -> list[str]:
+        """Have the final workspace in the workshop; what of it was left out. Its processes are gone by then."""
+        return await self.far.fetch() if self.far is not None else []
+
+    async def to_grade(self, tests: Path) -> Path:
+        """Have workspace, tests and an empty reward folder where a grader finds them; the place of the tests."""
+        await to_thread.run_sync(self.workshop.make_verdict)
+        if self.far is None:
+            return tests
+        await self.far.send_to_grade(tests)
+        return self.far.folder / "tests"
+
+    async def verdict(self) -> Path:
+        """The reward folder, as the grader left it, on this machine."""
+        if self.far is not None:
+            await self.far.fetch_verdict()
+        return self.workshop.verdict
 
     async def go(self, argv: tuple[str, ...], env: Mapping[str, str], limits: Limits) -> Started:
         """Start the command in the sandbox that waits for one."""
@@ -96,6 +130,8 @@ class Slot:
         with anyio.CancelScope(shield=True):
             try:
                 await self.end()
+                if self.far is not None:
+                    await self.far.remove()
             finally:
                 self.host.placed_bytes -= self.waiting.spec.limits.memory_bytes
                 await to_thread.run_sync(self.workshop.remove)
@@ -165,28 +201,14 @@ class Pool:
             host = await self._choose()
             host.placed_bytes += kind.limits.memory_bytes
         name = f"{os.getpid()}-{next(self._numbers)}"
-        traits = host.podman.traits
-        workshop = Workshop(self.folder / name, traits, kind.limits.disk_bytes, kind.limits.num_files)
-        spec = SandboxSpec(
-            name=f"corral-{self.labels.get('corral.owner', '')}-{name}",
-            image=kind.image,
-            argv=(),
-            mounts=(
-                Mount(workshop.workspace, "/workspace"),
-                Mount(workshop.home, "/home/agent"),
-                Mount(workshop.scratch, "/tmp"),
-            ),
-            labels={**self.labels, FOLDER_LABEL: str(workshop.folder)},
-            limits=kind.limits,
-            proxy_dir=kind.proxy_dir,
-            launch_dir=workshop.launch,
-            waits_s=WAITS_S,
-            may_nest=kind.may_nest,
-        )
         started_at = time.monotonic()
-        slot = Slot(host, workshop, Started(spec, 0.0, 0), started_at)
+        slot = self._draft(host, kind, name)
         try:
-            await to_thread.run_sync(workshop.make)
+            await to_thread.run_sync(slot.workshop.make)
+            spec = slot.waiting.spec
+            if host.podman.far is not None and slot.far is not None:
+                spec = replace(spec, proxy_dir=await host.podman.far.proxy_dir(kind.proxy_dir))
+                await slot.far.make()
             slot.waiting = await host.podman.start(spec)
         except BaseException as error:
             if isinstance(error, SandboxError):
@@ -196,6 +218,31 @@ class Pool:
             raise
         self._make_s = 0.8 * self._make_s + 0.2 * (time.monotonic() - started_at)
         return slot
+
+    def _draft(self, host: Host, kind: Kind, name: str) -> Slot:
+        """A slot of which nothing is made yet."""
+        far = host.podman.far
+        traits = host.podman.traits if far is None else HostTraits.read()
+        workshop = Workshop(self.folder / name, traits, kind.limits.disk_bytes, kind.limits.num_files)
+        shop = None if far is None else far.shop(workshop)
+        folders = shop or workshop
+        spec = SandboxSpec(
+            name=f"corral-{self.labels.get('corral.owner', '')}-{name}",
+            image=kind.image,
+            argv=(),
+            mounts=(
+                Mount(folders.workspace, "/workspace"),
+                Mount(folders.home, "/home/agent"),
+                Mount(folders.scratch, "/tmp"),
+            ),
+            labels={**self.labels, FOLDER_LABEL: str(workshop.folder)},
+            limits=kind.limits,
+            proxy_dir=kind.proxy_dir,
+            launch_dir=folders.launch,
+            waits_s=WAITS_S,
+            may_nest=kind.may_nest,
+        )
+        return Slot(host, workshop, Started(spec, 0.0, 0), time.monotonic(), far=shop)
 
     async def _choose(self) -> Host:
         if len(self.hosts) == 1:

@@ -12,8 +12,8 @@ from __future__ import annotations
 import secrets
 import shutil
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -110,7 +110,7 @@ async def _one_attempt(
     own = place.own_images.get(task.name)
     starts = [own.files] if own else []
     starts += [task.environment_files] if task.environment_files.is_dir() else []
-    await to_thread.run_sync(_lay_out, slot.workshop, starts, launch.files)
+    await _lay_out(slot, starts, launch.files)
     started = time.monotonic()
     session = place.proxy.open(rollout.id, token, answerer)
     try:
@@ -121,7 +121,7 @@ async def _one_attempt(
     worked = time.monotonic()
     _check(outcome, settled, slot)
     place.store.move_rollout(rollout.id, RolloutState.GRADING)
-    removed = await to_thread.run_sync(freeze, slot.workshop.workspace)
+    removed = await slot.fetch() + await to_thread.run_sync(freeze, slot.workshop.workspace)
     if removed:
         shown = ", ".join(removed[:5]) + (f" and {len(removed) - 5} more" if len(removed) > 5 else "")
         message = f"rollout={rollout.id} removed before grading, as they lead out of the workspace or stall: {shown}"
@@ -169,12 +169,12 @@ def _check(outcome: Outcome, settled: Settled, slot: Slot) -> None:
 
 async def _grade(place: Place, rollout: Rollout, task: Task, slot: Slot) -> Reward:
     """Grades the final workspace in a fresh sandbox; the agent's is gone with all its processes (I9)."""
-    await to_thread.run_sync(slot.workshop.make_verdict)
-    outcome = await slot.host.podman.run(_grader_spec(place, rollout, task, slot))
+    tests = await slot.to_grade(task.tests.resolve())
+    outcome = await slot.host.podman.run(_grader_spec(place, rollout, task, slot, tests))
     if outcome.timed_out:
         raise GraderError("timeout", f"{task.tests}/test.sh was still running after its time limit")
     try:
-        return read_reward(slot.workshop.verdict)
+        return read_reward(await slot.verdict())
     except GraderError as error:
         last = outcome.output.strip()[-400:]
         raise GraderError(
@@ -209,7 +209,7 @@ def kind_of(place: Place, harness: Harness, task: Task | None = None) -> Kind:
     return Kind(image, limits, place.proxy.directory, harness.may_nest)
 
 
-def _grader_spec(place: Place, rollout: Rollout, task: Task, slot: Slot) -> SandboxSpec:
+def _grader_spec(place: Place, rollout: Rollout, task: Task, slot: Slot, tests: Path) -> SandboxSpec:
     settings = place.config.rollout
     waiting = slot.waiting.spec
     own = place.own_images.get(task.name)
@@ -220,9 +220,9 @@ def _grader_spec(place: Place, rollout: Rollout, task: Task, slot: Slot) -> Sand
         env={},
         workdir="/workspace",
         mounts=(
-            Mount(slot.workshop.workspace, "/workspace", False),
-            Mount(task.tests.resolve(), "/tests", True),
-            Mount(slot.workshop.verdict, "/logs/verifier", False),
+            Mount(slot.folders.workspace, "/workspace", False),
+            Mount(tests, "/tests", True),
+            Mount(slot.folders.verdict, "/logs/verifier", False),
         ),
         labels={**waiting.labels, "corral.rollout": str(rollout.id)},
         limits=Limits(
@@ -239,19 +239,31 @@ def _grader_spec(place: Place, rollout: Rollout, task: Task, slot: Slot) -> Sand
 
 @asynccontextmanager
 async def _slot(place: Place, harness: Harness, task: Task, name: str) -> AsyncIterator[Slot]:
-    """A rollout's own slot, gone afterwards whatever happens; HostError when the host cannot hold it."""
-    kind = kind_of(place, harness, task)
-    try:
-        async with place.pool.slot(kind, name) as slot:
-            yield slot
-    except OSError as error:
-        raise HostError(
-            f"{place.pool.folder}: {error}", "free disk space or check its permissions, then `corral resume`"
-        ) from error
+    """A rollout's own slot, gone afterwards whatever happens; HostError when the host cannot hold its folders."""
+    async with AsyncExitStack() as stack:
+        with _on_disk(place.pool.folder):  # what goes wrong later in the rollout is not said to be the disk's
+            slot = await stack.enter_async_context(place.pool.slot(kind_of(place, harness, task), name))
+        yield slot
 
 
-def _lay_out(workshop: Workshop, starts: Sequence[Path], files: dict[str, str]) -> None:
+async def _lay_out(slot: Slot, starts: Sequence[Path], files: dict[str, str]) -> None:
     """Fills workspace and HOME before the agent exists; afterwards the host freezes, mounts and deletes them."""
+    with _on_disk(slot.workshop.folder):
+        await to_thread.run_sync(_fill, slot.workshop, starts, files)
+    await slot.send()
+
+
+@contextmanager
+def _on_disk(folder: Path) -> Iterator[None]:
+    """An OSError in here is this machine's: a full disk, a folder that cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        remedy = "free disk space or check its permissions, then `corral resume`"
+        raise HostError(f"{folder}: {error}", remedy) from error
+
+
+def _fill(workshop: Workshop, starts: Sequence[Path], files: dict[str, str]) -> None:
     for start in starts:  # the image's own files, then the task's over them
         shutil.copytree(start, workshop.workspace, dirs_exist_ok=True)
     for name, text in files.items():

@@ -15,7 +15,6 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeAlias, TypeVar
@@ -23,7 +22,7 @@ from typing import Any, Self, TypeAlias, TypeVar
 import anyio
 from anyio import to_thread
 
-from appliance.cgroup import ROOT, Counters, remove_empty
+from appliance.cgroup import Counters
 from appliance.container import (
     LAUNCH_PIPE,
     OWNER_LABEL,
@@ -35,20 +34,14 @@ from appliance.container import (
     create_request,
     launch_script,
 )
-from appliance.diskuse import cancel_when_full
 from appliance.errors import HostError, SandboxError
-from appliance.launch import IsBusy, Outcome, Started, idles, not_started, overflowed, say
-from appliance.oom import OomWatch, watch_oom
+from appliance.farhost import FarMachine
+from appliance.launch import IsBusy, Outcome, Started, idles, not_started, overflowed
+from appliance.machine import Machine
+from appliance.oom import OomWatch
 from appliance.podmanconf import HostTraits, PodmanPlaces, podman_environment
-from appliance.podmanservice import (
-    ForeignService,
-    Gone,
-    PodmanApi,
-    PodmanService,
-    Refused,
-    remove_dead_sockets,
-    runtime_containers,
-)
+from appliance.podmanservice import ForeignService, Gone, PodmanApi, PodmanService, Refused, half_made
+from appliance.ssh import Ssh
 
 __all__ = ["PROXY_PORT", "PROXY_SOCKET", "Limits", "Mount", "Outcome", "Podman", "SandboxSpec", "Started"]
 
@@ -71,16 +64,22 @@ class Podman:
     Inside the block a service that dies is started again; calls in flight then raise SandboxError.
     """
 
-    def __init__(self, home: Path, at_once: int = 8, url: str = "") -> None:
-        """`url`: another service than our own, unix:///…, over its own storage and images."""
+    def __init__(self, home: Path, at_once: int = 8, url: str = "", key: str = "", config: str = "") -> None:
+        """`url`: another service than our own, unix:///… or ssh://…, over its own storage and images.
+
+        `key`, `config`: files for ssh, '' for the user's own settings.
+        """
         self._places = PodmanPlaces.under(home)
-        self._traits = HostTraits.read()
-        self._service: PodmanService | ForeignService
+        self.far: FarMachine | None = None
+        self._service: PodmanService | ForeignService | Ssh
         if url:
             self._places = self._places.beside(url)
-            self._service = ForeignService(url)
+        if url.startswith("ssh:"):
+            self._service = Ssh(url, self._places.run, key, config)
+            self.far = FarMachine(self._service)
         else:
-            self._service = PodmanService(self._places.run, podman_environment(home))
+            self._service = ForeignService(url) if url else PodmanService(self._places.run, podman_environment(home))
+        self._machine = self.far or Machine()
         self._api = PodmanApi(self._service.socket)
         # A wait holds its thread for a whole rollout, so waits must not use up the threads of the rest.
         self._waits = anyio.CapacityLimiter(MOST_WAITING)
@@ -93,11 +92,13 @@ class Podman:
             return self
         try:
             await self._service.ensure()
-            graph_root = (await self.request("GET", "/info"))["store"]["graphRoot"]
+            info = await self.request("GET", "/info")
+            self._places = replace(self._places, storage=Path(info["store"]["graphRoot"]))
+            if self.far is not None:
+                self._places = await self.far.settle(self._places, self._api, info)
         except SandboxError as error:
-            remedy = f"start it (podman system service --time=0 {self._service.url}) or take it out of rollout.hosts"
-            raise HostError(error.message, remedy) from error
-        self._places = replace(self._places, storage=Path(graph_root))
+            await self._service.stop()
+            raise HostError(error.message, self._service.remedy(error.message)) from error
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -107,6 +108,9 @@ class Podman:
                     with suppress(SandboxError, HostError):  # what is left now, the next start's reconcile finds
                         await self._ready()
                         await self.sweep()
+                if self.far is not None:
+                    with suppress(SandboxError):
+                        await self.far.leave()
         finally:
             await self._service.stop()
 
@@ -118,7 +122,7 @@ class Podman:
     @property
     def traits(self) -> HostTraits:
         """What this host can do for a sandbox."""
-        return self._traits
+        return self._machine.traits
 
     async def run(self, spec: SandboxSpec, on_started: Callable[[], Awaitable[None]] | None = None) -> Outcome:
         """Create, start, wait, read the output, remove. Its time limit counts from its start.
@@ -139,7 +143,7 @@ class Podman:
         self._ours.add(spec.name)
         at = await self._launch(spec)
         state = await self._state(spec.name)
-        return Started(spec, at, state.get("Pid", 0), state.get("ConmonPid", 0))
+        return Started(spec, at, *self._machine.pids(state))
 
     async def go(self, waiting: Started, argv: tuple[str, ...], env: Mapping[str, str], limits: Limits) -> Started:
         """Give a waiting sandbox its command; its time counts from now, its times are those of `limits`."""
@@ -150,7 +154,7 @@ class Podman:
         except ValueError as error:
             raise SandboxError("no_start", f"sandbox {spec.name}: {error}") from error
         give_up = time.monotonic() + START_S
-        while not await to_thread.run_sync(say, spec.launch_dir / LAUNCH_PIPE, script.encode()):
+        while not await self._machine.say(spec.launch_dir / LAUNCH_PIPE, script.encode()):
             # It is at its very start, or it has ended: a shell that is missing ends at once.
             state = await self._state(spec.name)
             if state.get("Status") != "running" or time.monotonic() > give_up:
@@ -192,6 +196,11 @@ class Podman:
 
         return await self._patiently(act)
 
+    async def free_bytes(self) -> int:
+        """Memory that nothing uses on its machine."""
+        await self._ready()
+        return int((await self.request("GET", "/info"))["host"]["memFree"])
+
     async def image_exists(self, ref: str) -> bool:
         """Whether the private image store holds `ref`."""
 
@@ -225,41 +234,28 @@ class Podman:
     async def sweep(self) -> Names:
         """Remove what the OCI runtime has of our storage and Podman does not know; the ids."""
         # The runtime is asked first: what it starts in between is then known to Podman, or not in its answer.
-        listed = await to_thread.run_sync(runtime_containers, self._places.storage)
+        listed = await self._machine.runtime_containers(self._places.storage)
         known = {entry["Id"] for entry in await self.request("GET", "/containers/json", params={"all": "true"})}
         forgotten = [container for container in listed if container.id not in known]
         if forgotten:  # one that Podman was removing between the two looks is gone at the third
             await anyio.sleep(REMOVAL_S)
-            still = {container.id for container in await to_thread.run_sync(runtime_containers, self._places.storage)}
+            still = {container.id for container in await self._machine.runtime_containers(self._places.storage)}
             forgotten = [container for container in forgotten if container.id in still]
         for container in forgotten:
-            await to_thread.run_sync(container.delete)
-        halves = await self._half_made()
+            await self._machine.delete(container)
+        entries = await self.request("GET", "/containers/json", params={"all": "true", "external": "true"})
+        halves = half_made(entries, time.time() - START_S)
         for container_id in halves:
             await self._remove(container_id)
-        if not self._traits.has_systemd_cgroups:  # systemd removes its own
-            await to_thread.run_sync(remove_empty, ROOT, self._places.cgroup, known)
-        await to_thread.run_sync(remove_dead_sockets, self._places.run)
+        await self._machine.clean(self._places, known)
         return [container.id for container in forgotten] + halves
-
-    async def _half_made(self) -> Names:
-        """Ids of containers of which only the storage was made; the young ones may be in the making."""
-        listed = await self.request("GET", "/containers/json", params={"all": "true", "external": "true"})
-        old = time.time() - START_S
-        return [
-            entry["Id"]
-            for entry in listed
-            if entry.get("State") == "storage"
-            and entry.get("Command") == ["storage"]  # an image build's are called otherwise
-            and datetime.fromisoformat(entry["Created"]).timestamp() < old
-        ]
 
     async def _launch(self, spec: SandboxSpec) -> float:
         """Create and start; the moment from which its time counts."""
         try:
             with anyio.fail_after(START_S, shield=True):
                 # Shielded: a create that is cut off could make its container after our removal.
-                request = create_request(spec, self._places, self._traits)
+                request = create_request(spec, self._places, self.traits)
                 await self._ask("POST", "/containers/create", body=request)
             with anyio.fail_after(START_S):
                 await self._ask("POST", f"/containers/{spec.name}/start")
@@ -275,13 +271,13 @@ class Podman:
 
         `is_busy`: whether somebody else owes it an answer, so that doing nothing is no idling.
         """
-        spec, counters = started.spec, Counters.of(started.pid)
+        spec, counters = started.spec, self._machine.counters(started)
         exit_code: int | None = None
         is_idle = False
-        async with watch_oom(started.pid) as oom:
+        async with self._machine.watch_oom(started) as oom:
             with anyio.move_on_after(spec.limits.timeout_s - (time.monotonic() - started.at)):
                 exit_code, is_idle = await self._end(spec, counters, is_busy)
-            is_oom = await self._was_killed(spec.name, oom, counters)
+            is_oom = await self._was_killed(spec.name, oom, counters, bool(exit_code))
         if exit_code is None:
             await self._stop(spec)
         seconds = time.monotonic() - started.at
@@ -296,11 +292,11 @@ class Podman:
             limits_hit=limits_hit,
         )
 
-    async def _was_killed(self, name: str, oom: OomWatch, counters: Counters) -> bool:
+    async def _was_killed(self, name: str, oom: OomWatch, counters: Counters, is_likely: bool) -> bool:
         """By the kernel's notices on cgroup v1, its counter, and Podman's own word, which is right on v2."""
-        if await oom.was_killed() or counters.memory_kills:
+        if await oom.was_killed(is_likely) or counters.memory_kills:
             return True
-        return self._traits.has_cgroup_v2 and bool((await self._state(name)).get("OOMKilled"))
+        return self.traits.has_cgroup_v2 and bool((await self._state(name)).get("OOMKilled"))
 
     async def _stop(self, spec: SandboxSpec) -> None:
         """SIGTERM to what runs in it, a grace, SIGKILL; it may write its last words in between."""
@@ -330,7 +326,7 @@ class Podman:
             tasks.cancel_scope.cancel()
 
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(cancel_when_full, folders, limits, tasks.cancel_scope)
+            tasks.start_soon(self._machine.cancel_when_full, folders, limits, tasks.cancel_scope)
             tasks.start_soon(idle)
             try:
                 found = await self._wait(spec.name)
@@ -357,7 +353,7 @@ class Podman:
 
     async def _remove_surely(self, name: str) -> bool:
         """Remove even under cancellation and after a service death, within a bound; False if in vain."""
-        is_foreign = isinstance(self._service, ForeignService)  # we cannot start it again
+        is_foreign = not isinstance(self._service, PodmanService)  # we cannot start it again
         starts_left = 4  # a Podman that cannot be started at all is not waited for
         with anyio.move_on_after(FOREIGN_TEARDOWN_S if is_foreign else TEARDOWN_S, shield=True):
             while starts_left:

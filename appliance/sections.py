@@ -98,7 +98,9 @@ class RolloutSection(Section):
     files: Positive = Field(100_000, description="files and folders that workspace and HOME may hold together")
     idle_s: int = Field(0, ge=0, description="seconds of doing nothing after which a harness is ended; 0: never")
     grace_s: int = Field(2, ge=0, description="seconds from SIGTERM to SIGKILL when a harness is ended")
-    hosts: tuple[str, ...] = Field((), description="more Podman services, unix:///…: see docs/scale.md")
+    hosts: tuple[str, ...] = Field((), description="more Podman services, unix:///… or ssh://…: see docs/scale.md")
+    ssh_key: str = Field("", description="key file for hosts by ssh://; empty: as the user's ssh settings say")
+    ssh_config: str = Field("", description="settings file for ssh (its -F); empty: the user's own")
 
 
 class ColdstartSection(Section):

@@ -9,7 +9,6 @@ without losing or repeating a graded rollout.
 
 from __future__ import annotations
 
-import hashlib
 import signal
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
@@ -27,7 +26,7 @@ from appliance.harness import Harness
 from appliance.hosts import check_images, open_hosts, reconcile, reconciling
 from appliance.judge import EngineVoice, Judge, judging
 from appliance.lock import lock
-from appliance.podmanconf import PodmanPlaces
+from appliance.podmanconf import PodmanPlaces, machine_key
 from appliance.pool import Pool
 from appliance.proxy import Limits as ProxyLimits
 from appliance.proxy import Proxy
@@ -37,7 +36,7 @@ from appliance.sampler import Sampler
 from appliance.shelf import Shelf
 from appliance.steering import Steering
 from appliance.store import Run, Store
-from appliance.taskimages import built_images
+from appliance.taskimages import built_images, names_of
 from appliance.tasks import Pack, load_pack
 from appliance.teaching import Choose, teachers
 from appliance.trainchild import TrainChild
@@ -217,11 +216,12 @@ class Supervisor:
         from appliance.images import base_ref, image_ref
 
         settings, owner = self.config.rollout, owner_of(self.home)
-        hosts = await open_hosts(stack, podman_home(self.home), settings.hosts, settings.parallel)
+        hosts = await open_hosts(stack, podman_home(self.home), settings)
         await reconcile(hosts, owner, "left behind by an earlier supervisor", self.log)
         await to_thread.run_sync(self._sweep)
         images = {name: image_ref(h) for name, h in harnesses.items()}
-        await check_images(hosts, {**images, "base": base_ref()})
+        own = await to_thread.run_sync(built_images, podman_home(self.home), self.pack, list(harnesses.values()))
+        await check_images(hosts, {**images, "base": base_ref(), **names_of(own)})
         for name, harness in harnesses.items():
             self.store.note_harness(name, harness.version, harness.wire, images[name])
         proxy = await stack.enter_async_context(
@@ -240,9 +240,7 @@ class Supervisor:
             harnesses=dict(harnesses),
             images=images,
             grader_image=base_ref(),
-            own_images=await to_thread.run_sync(
-                built_images, podman_home(self.home), self.pack, list(harnesses.values())
-            ),
+            own_images=own,
             judge=await self._open_judge(stack),
         )
         watch = reloading(self.home, place.harnesses, place.images, hosts[0].podman.image_exists, self.log)
@@ -397,4 +395,4 @@ def chosen_harnesses(config: RunConfig, home: Path) -> dict[str, Harness]:
 
 def owner_of(home: Path) -> str:
     """A short word for this record, put on every sandbox so that two records never touch each other's."""
-    return hashlib.sha256(str(home).encode()).hexdigest()[:10]
+    return machine_key(str(home))

@@ -16,7 +16,7 @@ import re
 import shutil
 import stat
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,6 +74,15 @@ def built_images(home: Path, pack: Pack, harnesses: Sequence[Harness]) -> dict[s
                 f"corral images build {' '.join(harness.name for harness in harnesses)} --pack {pack.path}",
             )
         found[task.name] = wanted
+    return found
+
+
+def names_of(own: Mapping[str, TaskImages]) -> dict[str, str]:
+    """Name → reference of all of them, as other hosts are asked for them."""
+    found = {}
+    for task, images in own.items():
+        found[f"task {task}"] = images.base
+        found |= {f"task {task} with {harness}": ref for harness, ref in images.by_harness.items()}
     return found
 
 

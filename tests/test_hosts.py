@@ -5,21 +5,21 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 import anyio
 import pytest
+from beside import second_podman
 
 from appliance.config import home, podman_home
 from appliance.errors import HostError, SandboxError
 from appliance.hosts import check_images, open_hosts, reconcile
-from appliance.images import base_ref, build_images
-from appliance.podmanconf import PodmanPlaces, podman_environment
-from appliance.pool import Host, Kind, Pool
+from appliance.images import base_ref
+from appliance.pool import Host, Kind, Pool, Slot
 from appliance.sandbox import Limits, Podman
+from appliance.sections import RolloutSection
 
 # So much is promised to each that the next goes to the other host, however the machine's free memory moves.
 LIMITS = Limits(memory_bytes=8 << 30, timeout_s=60, disk_bytes=4 << 20)
@@ -44,28 +44,8 @@ def test_a_host_that_does_not_answer_is_named_at_the_start(tmp_path: Path) -> No
 
 @pytest.fixture
 def second(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    """A service of its own storage, which only borrows the first one's images."""
-    for parent in (tmp_path, *tmp_path.parents[:2]):
-        parent.chmod(parent.stat().st_mode | 0o055)
-    build_images(podman_home(home()), [], print)
-    environment = podman_environment(tmp_path / "second")
-    conf = Path(environment["CONTAINERS_STORAGE_CONF"])
-    images = PodmanPlaces.under(podman_home(home())).storage
-    conf.write_text(conf.read_text() + f'[storage.options]\nadditionalimagestores = ["{images}"]\n')
-    url = f"unix://{tmp_path}/second.sock"
-    service = subprocess.Popen(
-        ["podman", "system", "service", "--time=0", url], env=environment, start_new_session=True
-    )
-    deadline = time.monotonic() + 60
-    while not (tmp_path / "second.sock").exists():
-        assert service.poll() is None and time.monotonic() < deadline
-        time.sleep(0.05)
-    yield service, url
-    service.kill()
-    service.wait()
-    subprocess.run(["podman", "rm", "--all", "--force", "--time=0"], env=environment, capture_output=True, check=False)
-    storage = PodmanPlaces.under(tmp_path / "second").storage
-    subprocess.run(["umount", "-l", str(storage / "overlay")], capture_output=True, check=False)
+    with second_podman(tmp_path) as (service, socket):
+        yield service, f"unix://{socket}"
 
 
 @pytest.mark.real
@@ -79,13 +59,13 @@ async def lose_the_second(service: subprocess.Popen[bytes], url: str, folder: Pa
     owner = f"hosts{os.getpid()}"
     (folder / "proxy").mkdir()
     async with AsyncExitStack() as stack:
-        hosts = await open_hosts(stack, podman_home(home()), [url], 4)
+        hosts = await open_hosts(stack, podman_home(home()), RolloutSection(hosts=(url,), parallel=4))
         await check_images(hosts, {"base": base_ref()})
         with pytest.raises(HostError, match="lacks the image of other"):
             await check_images(hosts[1:], {"other": "localhost/corral-none:0"})
         pool = await stack.enter_async_context(Pool(hosts, folder / "sandboxes", {"corral.owner": owner}, at_most=0))
         kind = Kind(base_ref(), LIMITS, folder / "proxy")
-        placed: list[str] = []
+        placed: list[Slot] = []
         ends: dict[str, list[str]] = {host.name: [] for host in hosts}
 
         async def one(argv: tuple[str, ...]) -> None:
@@ -93,7 +73,7 @@ async def lose_the_second(service: subprocess.Popen[bytes], url: str, folder: Pa
             try:
                 async with pool.slot(kind, "x") as slot:
                     name = slot.host.name
-                    placed.append(name)
+                    placed.append(slot)
                     outcome = await slot.watch(await slot.go(argv, {}, LIMITS), lambda: False)
                 ends[name].append(str(outcome.exit_code))
             except SandboxError as error:
@@ -101,11 +81,14 @@ async def lose_the_second(service: subprocess.Popen[bytes], url: str, folder: Pa
 
         async with anyio.create_task_group() as tasks:
             for _ in range(4):
-                tasks.start_soon(one, ("sleep", "10"))
+                tasks.start_soon(one, ("sh", "-c", "until [ -e go ]; do sleep 0.1; done"))
             with anyio.fail_after(60):
                 while len(placed) < 4:
                     await anyio.sleep(0.05)
             os.kill(service.pid, signal.SIGKILL)
+            for slot in placed:
+                if slot.host.name == "local":
+                    (slot.workshop.workspace / "go").touch()
         assert ends == {"local": ["0", "0"], url: ["lost", "lost"]}
         await one(("true",))  # placed on what is left
         assert ends["local"] == ["0", "0", "0"]

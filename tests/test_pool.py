@@ -94,6 +94,7 @@ class Deaf:
     """A Podman that starts sandboxes and answers nothing afterwards."""
 
     traits = replace(HostTraits.read(), is_root=False, can_mount=False)
+    far = None
 
     async def start(self, spec: SandboxSpec) -> Started:
         return Started(spec, 0.0, 0)

@@ -147,7 +147,9 @@ async def test_I9_a_sandbox_has_no_network_no_rights_and_no_way_to_get_some(podm
 @pytest.mark.anyio
 async def test_each_limit_holds_and_is_told_apart(podman: Podman) -> None:
     small = Limits(memory_bytes=64_000_000, pids=16, timeout_s=20, tmpfs_bytes=1_000_000)
-    hungry = await podman.run(spec("python3", "-c", "x = bytearray(200_000_000)", limits=small))
+    # The wait: on a busy machine it is killed before anybody watches, and cgroup v1 forgets it.
+    hog = "import time; time.sleep(2); x = bytearray(200_000_000)"
+    hungry = await podman.run(spec("python3", "-c", hog, limits=small))
     assert (hungry.exit_code, hungry.out_of_memory, hungry.timed_out) == (137, True, False)
     survivor = await podman.run(spec("sh", "-c", "python3 -c 'bytearray(200_000_000)'; exit 3", limits=small))
     assert (survivor.exit_code, survivor.out_of_memory) == (3, True)

@@ -48,7 +48,10 @@ class Poller:
         if self.is_frozen:
             return
         async with self._polling:
-            found = await asyncio.to_thread(self._reader.poll, self.wanted)
+            wanted = self.wanted
+            found = await asyncio.to_thread(self._reader.poll, wanted)
+        if wanted.view != self.wanted.view:  # changed meanwhile: the page is not the one of the view in front
+            found = replace(found, page=None)
         self._took(self._with_machine(found))
 
     def wake(self) -> None:

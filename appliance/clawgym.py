@@ -12,11 +12,21 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 
-from appliance.taskdraft import Draft, Refused, json_object, one_line, plain_files, safe_path, task_name
+from appliance.taskdraft import (
+    OUR_WORKSPACE,
+    Draft,
+    Refused,
+    json_object,
+    mentions_of,
+    moved_text,
+    one_line,
+    plain_files,
+    safe_path,
+    task_name,
+)
 
 CLAW_WORKSPACE = "/root/.openclaw/workspace"
 HOMES = (CLAW_WORKSPACE, "~/.openclaw/workspace", "$HOME/.openclaw/workspace", "${HOME}/.openclaw/workspace")
-OUR_WORKSPACE = "/workspace"
 MAX_LINE_BYTES = 64 << 20
 
 
@@ -89,20 +99,19 @@ def _claw_draft(
     if not any(path.startswith("reward/") and path.endswith((".py", ".sh")) for path in files):
         raise Refused("reward/ has no check: neither reward.sh nor a .py file")
     base, below = _mounted(mount)
-    places = "|".join(re.escape(place) for place in sorted({base, *HOMES}, key=len, reverse=True))
-    mentions = re.compile(rf"(?<![\w/])(?:{places})(?![\w-])")
+    mentions = mentions_of({base, *HOMES})
     notes = [f"{base} is {OUR_WORKSPACE} here: the path was replaced in the instruction and the grader"]
     out: dict[str, bytes | Path] = {}
     for path, content in files.items():
         if path.startswith("reward/"):
-            out[f"tests/{path}"] = moved = _moved(content, mentions)
+            out[f"tests/{path}"] = moved = moved_text(content, mentions)
             if isinstance(moved, bytes) and b".openclaw" in moved:
                 notes.append("its grader still names .openclaw, which is not here; lint --run shows whether it matters")
         else:
             out[f"environment/files/{below}{path.removeprefix('input_files/')}"] = content
     if hook is not None:
         command = hook or f"python3 {base}/reward/{_check_name(files)} {base}"
-        out["tests/reward/reward.sh"] = _moved(CLAW_REWARD.replace("HOOK", command).encode(), mentions)
+        out["tests/reward/reward.sh"] = moved_text(CLAW_REWARD.replace("HOOK", command).encode(), mentions)
     out["tests/test.sh"] = CLAW_TEST.encode()
     out["tests/bin/python3"] = CLAW_PYTHON.encode()
     rule = metadata.get("rule") or metadata.get("rubric")
@@ -176,12 +185,3 @@ def _check_name(files: dict[str, bytes | Path]) -> str:
         raise Refused(f"reward/ has no reward.sh and several checks: {', '.join(found)}")
     return found[0]
 
-
-def _moved(content: bytes | Path, mentions: re.Pattern[str]) -> bytes | Path:
-    """A grader's text with its places replaced by ours; other bytes as they are."""
-    data = content.read_bytes() if isinstance(content, Path) else content
-    try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError:
-        return content
-    return mentions.sub(OUR_WORKSPACE, text).encode("utf-8")

@@ -1,18 +1,32 @@
 """Tasks of Harbor (schema 1.0 to 1.4) and of terminal-bench 1 on their way into a pack in our layout.
 
-Honoured: names, time limits, files, tests, solution, and a Dockerfile that only places files. Refused with the reason:
-what needs a network, further services, several steps or MCP servers. Everything else is noted.
+Honoured: names, time limits, files, tests, solution, and a Dockerfile: of one that only places files nothing else is
+needed here, any other is kept to be built when that was asked for (`Dockerfiles`). The folder that it works in is our
+workspace, so mentions of it are replaced. Refused with the reason: what needs a network, further services, several
+steps or MCP servers. Everything else is noted.
 """
 
 from __future__ import annotations
 
 import re
 import tomllib
+from enum import StrEnum
 from pathlib import Path
 
 import yaml
 
-from appliance.taskdraft import Draft, Refused, one_line, plain_files, safe_path, small_text, task_name
+from appliance.taskdraft import (
+    OUR_WORKSPACE,
+    Draft,
+    Refused,
+    mentions_of,
+    moved_text,
+    one_line,
+    plain_files,
+    safe_path,
+    small_text,
+    task_name,
+)
 
 Table = dict[str, object]
 HONOURED = {
@@ -25,7 +39,20 @@ PLACES = re.compile(r"^(COPY|ADD)\s+(?!--from)(\S+)\s+(\S+)\s*$", re.I)
 HARMLESS = re.compile(r"^(FROM|WORKDIR|LABEL|#|$)", re.I)
 
 
-def harbor_task(folder: Path) -> Draft:
+FROM_LINE = re.compile(r"^(\s*FROM\s+(?:--platform=\S+\s+)?)(\S+)(.*)$", re.I | re.M)
+STAGE = re.compile(r"^\s*FROM\s.*\sAS\s+(\S+)\s*$", re.I | re.M)
+WORKDIR = re.compile(r"^\s*WORKDIR\s+(/\S+?)/?\s*$", re.I | re.M)
+
+
+class Dockerfiles(StrEnum):
+    """What becomes of a Dockerfile that does more than place files."""
+
+    PLACE = "place"  # only its files are placed; the image is ours
+    KEEP = "keep"  # kept as it is, to be built by `corral images build --pack`: the image it starts from must be here
+    REBASE = "rebase"  # the same, starting from our own base image
+
+
+def harbor_task(folder: Path, dockerfiles: Dockerfiles = Dockerfiles.PLACE) -> Draft:
     """A Harbor task folder."""
     document: Table = tomllib.loads(small_text(folder / "task.toml"))
     _refuse_what_cannot_be(folder, document)
@@ -41,12 +68,17 @@ def harbor_task(folder: Path) -> Draft:
         files |= {f"{part}/{path}": file for path, file in plain_files(folder / part)}
     if "tests/test.sh" not in files:
         raise Refused("tests/test.sh is missing")
-    placed, more = _placed(folder / "environment")
+    placed, more = _placed(folder / "environment", dockerfiles)
     files |= placed
+    text = small_text(instruction).strip()
+    if mentions := _other_workspace(folder / "environment"):
+        text = mentions.sub(OUR_WORKSPACE, text)
+        ours = ("tests/", "solution/", "environment/Dockerfile")
+        files = {path: moved_text(file, mentions) if path.startswith(ours) else file for path, file in files.items()}
+        more.append(f"its working folder is {OUR_WORKSPACE} here: the path was replaced in instruction and scripts")
     name = str(tables["task"].get("name") or folder.name).rpartition("/")[2]
     family = tables["metadata"].get("family") or tables["metadata"].get("category") or "harbor"
     times = (_seconds(tables["agent"], 600.0), _seconds(tables["verifier"], 600.0))
-    text = small_text(instruction).strip()
     return Draft(task_name(name), one_line(str(family)), text, files, (*notes, *more), times)
 
 
@@ -84,28 +116,49 @@ def _notes(document: Table) -> list[str]:
     return notes
 
 
-def _placed(environment: Path) -> tuple[dict[str, bytes | Path], list[str]]:
-    """The files of the workspace, by environment/files or by what a Dockerfile copies; a note of its other lines."""
-    if (environment / "files").is_dir():
-        return {f"environment/files/{p}": f for p, f in plain_files(environment / "files")}, []
+def _other_workspace(environment: Path) -> re.Pattern[str] | None:
+    """Mentions of the folder that a Dockerfile works in, where it is another than ours."""
     dockerfile = environment / "Dockerfile"
-    if not dockerfile.is_file():
-        return {}, []
+    found = WORKDIR.findall(small_text(dockerfile)) if dockerfile.is_file() else []
+    return mentions_of({found[-1]}) if found and found[-1] != OUR_WORKSPACE else None
+
+
+def _placed(environment: Path, dockerfiles: Dockerfiles) -> tuple[dict[str, bytes | Path], list[str]]:
+    """The files of the workspace, by environment/files or by a Dockerfile; a note of what is not done of it."""
+    dockerfile = environment / "Dockerfile"
+    text = small_text(dockerfile).replace("\\\n", " ") if dockerfile.is_file() else ""
+    lines = [line.strip() for line in text.splitlines()]
+    more = sorted({line.split(None, 1)[0] for line in lines if not HARMLESS.match(line) and not PLACES.match(line)})
+    if more and dockerfiles is not Dockerfiles.PLACE:
+        return _kept(environment, dockerfiles)
+    copies = [copy for copy in map(PLACES.match, lines) if copy]
     files: dict[str, bytes | Path] = {}
-    ignored = []
-    for line in small_text(dockerfile).replace("\\\n", " ").splitlines():
-        copy = PLACES.match(line.strip())
-        if copy:
-            files |= _copied(environment, copy[2], copy[3])
-        elif not HARMLESS.match(line.strip()):
-            ignored.append(line.split(None, 1)[0])
-    base = next((w for w in small_text(dockerfile).split() if "/" in w or ":" in w), "its own base")
-    notes = [f"the image is ours, not {base}"]
-    if ignored:
+    if not any(copy[2].removeprefix("./").startswith("files") for copy in copies):
+        files |= {f"environment/files/{p}": f for p, f in plain_files(environment / "files")}
+    for copy in copies:
+        files |= _copied(environment, copy[2], copy[3])
+    first = FROM_LINE.search(text)
+    notes = [f"the image is ours, not {first[2]}"] if first else []
+    if more:
         notes.append(
-            f"its Dockerfile's {', '.join(sorted(set(ignored)))} lines are not run; lint --run shows whether it matters"
+            f"its Dockerfile's {', '.join(more)} lines are not run; lint --run shows whether it matters, and an import "
+            "with --dockerfiles rebase has them built"
         )
     return files, notes
+
+
+def _kept(environment: Path, dockerfiles: Dockerfiles) -> tuple[dict[str, bytes | Path], list[str]]:
+    """A Dockerfile with everything beside it, to be built with Corral's other images."""
+    files: dict[str, bytes | Path] = {f"environment/{p}": f for p, f in plain_files(environment)}
+    text = small_text(environment / "Dockerfile")
+    stages = {match[1].lower() for match in STAGE.finditer(text)} | {"scratch"}
+    images = sorted({match[2] for match in FROM_LINE.finditer(text) if match[2].lower() not in stages})
+    what = f"starting from {', '.join(images)}, which must be here"
+    if dockerfiles is Dockerfiles.REBASE:
+        text = FROM_LINE.sub(lambda m: m[0] if m[2].lower() in stages else f"{m[1]}corral-base{m[3]}", text)
+        files["environment/Dockerfile"] = text.encode()
+        what = f"starting from corral-base instead of {', '.join(images)}"
+    return files, [f"its Dockerfile is built by `corral images build HARNESS --pack …`, {what}"]
 
 
 def _copied(environment: Path, source: str, target: str) -> dict[str, bytes | Path]:
@@ -113,7 +166,9 @@ def _copied(environment: Path, source: str, target: str) -> dict[str, bytes | Pa
     path = environment / safe_path(source.rstrip("/")) if source not in (".", "./") else environment
     if not path.resolve().is_relative_to(environment.resolve()):
         raise Refused(f"its Dockerfile copies {source}, which a link leads out of its folder")
-    below = re.sub(r"^(/app|/workspace|/root|/home/\w+|\.)/?", "", target)
+    workdir = WORKDIR.findall(small_text(environment / "Dockerfile"))[-1:]
+    places = "|".join([*map(re.escape, workdir), "/app", OUR_WORKSPACE, "/root", r"/home/\w+", r"\."])
+    below = re.sub(rf"^(?:{places})(?:/|$)", "", target)
     if below.startswith("/"):
         raise Refused(f"its Dockerfile copies {source} to {target}, outside the workspace")
     if path.is_file():

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from appliance.clawgym import claw_lines, claw_task
 from appliance.errors import PackError
-from appliance.harbortask import harbor_task, terminal_bench_task
+from appliance.harbortask import Dockerfiles, harbor_task, terminal_bench_task
 from appliance.taskdraft import Draft, Refused, write_draft
 from appliance.tasks import Task
 
@@ -33,12 +33,15 @@ class Report:
     refused: dict[str, str] = field(default_factory=dict)
 
 
-def import_pack(source: Path, out: Path, split: str = "train") -> Report:
+def import_pack(
+    source: Path, out: Path, split: str = "train", dockerfiles: Dockerfiles = Dockerfiles.PLACE
+) -> Report:
     """Reads every task at `source` and writes a pack to `out`, which must not exist yet.
 
+    `dockerfiles`: what becomes of Harbor's.
     Raises PackError when `source` holds no task of a known form, every task is refused, or `out` cannot be made.
     """
-    name, drafts = _recognise(source)
+    name, drafts = _recognise(source, dockerfiles)
     if out.exists():
         raise PackError(f"{out}: exists already", "name a folder that does not, or remove it")
     draft_folder = out.with_name(f".{out.name}.part")
@@ -72,7 +75,7 @@ def _take(report: Report, folder: Path, origin: str, make: Callable[[], Draft], 
     report.imported[draft.name] = draft.notes
 
 
-def _recognise(source: Path) -> tuple[str, Iterator[tuple[str, Callable[[], Draft]]]]:
+def _recognise(source: Path, dockerfiles: Dockerfiles) -> tuple[str, Iterator[tuple[str, Callable[[], Draft]]]]:
     if source.is_file() and source.suffix == ".jsonl":
         return "clawgym-jsonl", claw_lines(source)
     if not source.is_dir():
@@ -80,7 +83,7 @@ def _recognise(source: Path) -> tuple[str, Iterator[tuple[str, Callable[[], Draf
         raise PackError(f"{source}: {what}", "name a ClawGym, Harbor or terminal-bench folder, or ClawGym's JSONL")
     makers = (
         ("clawgym", "data_entry.json", claw_task),
-        ("harbor", "task.toml", harbor_task),
+        ("harbor", "task.toml", lambda folder: harbor_task(folder, dockerfiles)),
         ("terminal-bench", "task.yaml", terminal_bench_task),
     )
     for name, mark, maker in makers:

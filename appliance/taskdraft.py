@@ -7,12 +7,13 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 MAX_TASK_BYTES = 512 << 20
 MAX_TEXT_BYTES = 16 << 20
+OUR_WORKSPACE = "/workspace"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,3 +121,20 @@ def json_object(file: Path) -> dict[str, object]:
     if not isinstance(value, dict):
         raise Refused(f"{file.name} is not a JSON object")
     return value
+
+
+def mentions_of(places: Collection[str]) -> re.Pattern[str]:
+    """Where a text names one of these folders, or what lies below it."""
+    names = "|".join(re.escape(place) for place in sorted(places, key=len, reverse=True))
+    return re.compile(rf"(?<![\w/])(?:{names})(?![\w-])")
+
+
+def moved_text(content: bytes | Path, mentions: re.Pattern[str]) -> bytes | Path:
+    """A text with the places of another workspace replaced by ours; other bytes as they are."""
+    data = content.read_bytes() if isinstance(content, Path) else content
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError:
+        return content
+    moved = mentions.sub(OUR_WORKSPACE, text)
+    return content if moved == text else moved.encode("utf-8")

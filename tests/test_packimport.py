@@ -13,6 +13,7 @@ from appliance.clawgym import CLAW_WORKSPACE
 from appliance.cli import main
 from appliance.errors import GraderError, PackError
 from appliance.grade import read_reward
+from appliance.harbortask import Dockerfiles
 from appliance.packimport import import_pack
 from appliance.tasks import Task, load_pack
 
@@ -287,6 +288,54 @@ def test_a_harbor_folder_keeps_names_limits_and_what_its_dockerfile_places(tmp_p
         "RUN lines",
     ):
         assert said in notes, notes
+
+
+DOCKERFILE = """\
+FROM python:3.12-slim AS base
+FROM base
+WORKDIR /app
+COPY data.txt /app/in/
+RUN echo 1 > /app/made.txt
+"""
+
+
+def a_harbor_folder_in_app(root: Path) -> Path:
+    """A Harbor task that works in /app, as most do."""
+    folder = a_harbor_folder(root, "t", environment__Dockerfile=DOCKERFILE)
+    (folder / "environment" / "data.txt").write_text("see /app\n")
+    (folder / "instruction.md").write_text("Write /app/out.txt, not /apple or x/app.\n")
+    (folder / "tests" / "test.sh").write_text(
+        'test -s /app/out.txt && echo 1 > "$CORRAL_VERIFIER_LOGS"/reward.txt || echo 0 > /logs/verifier/reward.txt\n'
+    )
+    return folder
+
+
+def test_the_folder_that_a_harbor_task_works_in_is_ours(tmp_path: Path) -> None:
+    a_harbor_folder_in_app(tmp_path / "h")
+    report = import_pack(tmp_path / "h", tmp_path / "pack")
+    task = load_pack(tmp_path / "pack").task("t")
+    assert task.instruction == "Write /workspace/out.txt, not /apple or x/app."
+    assert "test -s /workspace/out.txt" in (task.tests / "test.sh").read_text()
+    assert (task.environment_files / "in" / "data.txt").read_text() == "see /app\n", "inputs are as they were"
+    assert task.dockerfile is None
+    notes = " · ".join(report.imported["t"])
+    assert "RUN lines are not run" in notes and "--dockerfiles rebase" in notes and "working folder is" in notes
+
+
+def test_a_harbor_dockerfile_is_kept_to_be_built_when_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    a_harbor_folder_in_app(tmp_path / "h")
+    for choice, start in ((Dockerfiles.KEEP, "python:3.12-slim"), (Dockerfiles.REBASE, "corral-base")):
+        command = ["tasks", "import", str(tmp_path / "h"), str(tmp_path / choice), "--dockerfiles", choice, "--json"]
+        assert main(command) == 0
+        report = json.loads(capsys.readouterr().out.splitlines()[-1])
+        task = load_pack(tmp_path / choice).task("t")
+        wanted = DOCKERFILE.replace("/app", "/workspace").replace("python:3.12-slim", start)
+        assert task.dockerfile is not None and task.dockerfile.read_text() == wanted
+        assert (task.path / "environment" / "data.txt").is_file() and not any(task.environment_files.iterdir())
+        (note,) = (note for note in report["imported"]["t"] if "corral images build" in note)
+        assert "python:3.12-slim" in note
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,13 @@ def add(commands: Any) -> None:
     command.add_argument(
         "--split", default="train", choices=["lesson", "train", "held-out"], help="split of every task"
     )
+    command.add_argument(
+        "--dockerfiles",
+        default="place",
+        choices=["place", "keep", "rebase"],
+        help="of a Harbor Dockerfile that does more than place files: only place them, or keep it to be built as it "
+        "is, or FROM corral-base (corral images build --pack)",
+    )
     command = command_of(actions, "list", _list, "the tasks of a pack", "packs/own")
     command.add_argument("pack", nargs="?", default="pocket", help="name under data/, or a folder")
     command = command_of(actions, "show", _show_task, "one task: instruction, files, limits", "pocket TASK")
@@ -78,10 +85,11 @@ def pack_of(name: str) -> Path:
 
 
 def _import(arguments: argparse.Namespace) -> int:
+    from appliance.harbortask import Dockerfiles
     from appliance.packimport import import_pack
 
     with progress(arguments, "tasks import"):
-        report = import_pack(arguments.source, arguments.out, arguments.split)
+        report = import_pack(arguments.source, arguments.out, arguments.split, Dockerfiles(arguments.dockerfiles))
     lines = [f"{len(report.imported)} tasks imported from {report.format} into {arguments.out}"]
     by_note: dict[str, list[str]] = {}
     for name, notes in report.imported.items():

@@ -1,13 +1,14 @@
 """Harness files that change while a run goes on: the next rollout uses the new one, the running ones are left alone.
 
-A new version counts only once it is whole and its image is there; until then the old one stays in force and the log
-says why.
+A new version counts only once it is whole and its images are there, its own and those on top of the tasks that bring a
+Dockerfile; until then the old one stays in force and the log says why.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import anyio
@@ -16,48 +17,62 @@ from appliance.errors import SandboxError
 from appliance.harness import Harness
 from appliance.images import image_ref
 from appliance.shelf import Shelf
+from appliance.taskimages import TaskImages, over_ref
 
 Log = Callable[[str, str, str], None]
 
 
+@dataclass(frozen=True, slots=True)
+class InForce:
+    """What rollouts use now: harnesses and their images by name, and the images of tasks with a Dockerfile."""
+
+    harnesses: dict[str, Harness]
+    images: dict[str, str]
+    own_images: Mapping[str, TaskImages] = field(default_factory=dict)
+
+    def refs(self, harness: Harness) -> dict[str, str]:
+        """Every image that this version of a harness needs, by the task whose it is, or "" for its own."""
+        return {"": image_ref(harness)} | {task: over_ref(own.base, harness) for task, own in self.own_images.items()}
+
+    def take(self, harness: Harness, refs: Mapping[str, str]) -> None:
+        """From now on rollouts use this version."""
+        self.harnesses[harness.name], self.images[harness.name] = harness, refs[""]
+        for task, own in self.own_images.items():
+            own.by_harness[harness.name] = refs[task]
+
+
 @asynccontextmanager
 async def reloading(
-    home: Path,
-    harnesses: dict[str, Harness],
-    images: dict[str, str],
-    image_exists: Callable[[str], Awaitable[bool]],
-    log: Log,
+    home: Path, in_force: InForce, image_exists: Callable[[str], Awaitable[bool]], log: Log
 ) -> AsyncIterator[None]:
-    """While the block lasts, keeps `harnesses` and `images` (by name) as the files of `home` say."""
+    """While the block lasts, keeps what is in force as the files of `home` say."""
     (home / "harnesses").mkdir(parents=True, exist_ok=True)
     shelf = Shelf.of(home)
     async with anyio.create_task_group() as group:
-        group.start_soon(_follow, shelf, harnesses, images, image_exists, log)
+        group.start_soon(_follow, shelf, in_force, image_exists, log)
         yield
         group.cancel_scope.cancel()
 
 
 async def _follow(
-    shelf: Shelf,
-    harnesses: dict[str, Harness],
-    images: dict[str, str],
-    image_exists: Callable[[str], Awaitable[bool]],
-    log: Log,
+    shelf: Shelf, in_force: InForce, image_exists: Callable[[str], Awaitable[bool]], log: Log
 ) -> None:
     async for names, broken in shelf.changes():
         for error in broken:
             log("warning", "harness", f"{error.message}; what it said before stays in force ({error.remedy})")
-        for name in sorted(set(names) & set(harnesses)):
-            harness = shelf.harnesses[name]
-            ref = image_ref(harness)
+        for name in sorted(set(names) & set(in_force.harnesses)):
+            refs = in_force.refs(shelf.harnesses[name])
             try:
-                is_built = await image_exists(ref)
+                missing = [task for task, ref in refs.items() if not await image_exists(ref)]
             except SandboxError as error:
                 log("warning", "harness", f"{shelf.paths[name]}: not read again: {error.message}")
                 continue
-            if is_built:
-                harnesses[name], images[name] = harness, ref
+            if not missing:
+                in_force.take(shelf.harnesses[name], refs)
                 log("info", "harness", f"{shelf.paths[name]}: read again; the next rollouts use it")
-            else:
-                log("warning", "harness", f"{shelf.paths[name]}: changed, but its image is not built; the old one "
-                    f"stays in force (corral harness build {name})")  # fmt: skip
+                continue
+            what, remedy = "its image", f"corral harness build {name}"
+            if missing[0]:
+                what, remedy = f"its image for task {missing[0]}", f"corral images build {name} --pack …"
+            log("warning", "harness", f"{shelf.paths[name]}: changed, but {what} is not built; the old one "
+                f"stays in force ({remedy})")  # fmt: skip

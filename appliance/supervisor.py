@@ -30,7 +30,7 @@ from appliance.podmanconf import PodmanPlaces, machine_key
 from appliance.pool import Pool
 from appliance.proxy import Limits as ProxyLimits
 from appliance.proxy import Proxy
-from appliance.reloading import reloading
+from appliance.reloading import InForce, reloading
 from appliance.rollout import Place, make_rollout
 from appliance.sampler import Sampler
 from appliance.shelf import Shelf
@@ -243,7 +243,8 @@ class Supervisor:
             own_images=own,
             judge=await self._open_judge(stack),
         )
-        watch = reloading(self.home, place.harnesses, place.images, hosts[0].podman.image_exists, self.log)
+        in_force = InForce(place.harnesses, place.images, place.own_images)
+        watch = reloading(self.home, in_force, hosts[0].podman.image_exists, self.log)
         await stack.enter_async_context(watch)
         return place
 

@@ -55,7 +55,7 @@ class TaskImages:
 def task_images(home: Path, task: Task, harnesses: Sequence[Harness]) -> TaskImages:
     """The references that the images of this task have, built or not."""
     base = _task_ref(task)
-    refs = {harness.name: _over_ref(base, harness) for harness in harnesses}
+    refs = {harness.name: over_ref(base, harness) for harness in harnesses}
     return TaskImages(base, refs, home / "taskfiles" / base.rpartition(":")[2])
 
 
@@ -138,7 +138,8 @@ def _task_ref(task: Task) -> str:
     return f"localhost/corral-task-{_slug(task.name)}:{digest.hexdigest()[:12]}"
 
 
-def _over_ref(base: str, harness: Harness) -> str:
+def over_ref(base: str, harness: Harness) -> str:
+    """The reference of a harness's image on top of a task's."""
     name, _, tag = base.rpartition(":")
     digest = hashlib.sha256(f"{tag}\0{over(harness, base)}".encode()).hexdigest()[:12]
     return f"{name}--{_slug(harness.name)}:{digest}"

@@ -18,8 +18,9 @@ from appliance.errors import HarnessFileError
 from appliance.harness import Harness
 from appliance.harnessnew import Answers, harness_text, write_harness
 from appliance.images import image_ref
-from appliance.reloading import reloading
+from appliance.reloading import InForce, reloading
 from appliance.shelf import Shelf, harness_folders
+from appliance.taskimages import TaskImages, over_ref
 
 ANSWERS = Answers(
     name="mytool",
@@ -81,7 +82,8 @@ async def test_a_run_takes_up_a_changed_file_and_names_a_broken_one(tmp_path: Pa
     text = path.read_text()
     first = Harness.from_file(path)
     harnesses, images = {"mytool": first}, {"mytool": image_ref(first)}
-    built = {image_ref(first)}
+    own = TaskImages("corral-task-t:1", {"mytool": over_ref("corral-task-t:1", first)}, tmp_path)
+    built = {image_ref(first), own.by_harness["mytool"]}
     said: list[str] = []
 
     async def image_exists(ref: str) -> bool:
@@ -95,7 +97,7 @@ async def test_a_run_takes_up_a_changed_file_and_names_a_broken_one(tmp_path: Pa
             await anyio.sleep(0.02)
 
     with anyio.fail_after(60):
-        async with reloading(tmp_path, harnesses, images, image_exists, log):
+        async with reloading(tmp_path, InForce(harnesses, images, {"t": own}), image_exists, log):
             await anyio.sleep(0.5)  # the watch is set up in a thread of its own and says nothing when it is
             path.write_text(text.replace("memory_mb = 1000", "memory_mb = 1500"))
             await until(1)
@@ -107,6 +109,17 @@ async def test_a_run_takes_up_a_changed_file_and_names_a_broken_one(tmp_path: Pa
             await until(3)
             assert "its image is not built" in said[2] and "corral harness build mytool" in said[2]
             assert harnesses["mytool"].version == "1.4.2"
+            newer = Harness.from_file(path)
+            built.add(image_ref(newer))
+            path.write_text(text.replace("1.4.2", "1.5.0").replace("memory_mb = 1000", "memory_mb = 1600"))
+            await until(4)
+            assert "its image for task t is not built" in said[3] and "corral images build mytool" in said[3]
+            assert harnesses["mytool"].version == "1.4.2" and own.by_harness["mytool"] in built
+            built.add(over_ref("corral-task-t:1", newer))
+            path.write_text(text.replace("1.4.2", "1.5.0").replace("memory_mb = 1000", "memory_mb = 1700"))
+            await until(5)
+            assert (harnesses["mytool"].version, images["mytool"]) == ("1.5.0", image_ref(newer))
+            assert own.by_harness["mytool"] == over_ref("corral-task-t:1", newer), "its task's image is the new one too"
 
 
 def test_the_answers_become_a_file_that_is_read_back(folder: Path) -> None:

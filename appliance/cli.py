@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from appliance.commands import (
+    audit,
     bench,
     bundle,
     completion,
@@ -110,6 +111,7 @@ def build_parser() -> argparse.ArgumentParser:
         evaluate,
         bundle,
         service,
+        audit,
         completion,
     ):
         group.add(commands)

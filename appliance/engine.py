@@ -23,7 +23,7 @@ import msgspec
 import numpy as np
 
 from appliance.engine_answers import Adapter, Asked, EngineAnswer, Swap, read_answer, read_sample, read_scores, read_top
-from appliance.engine_child import NUM_LIVE_ADAPTERS, Child, EngineSettings, describe_exit
+from appliance.engine_child import NUM_LIVE_ADAPTERS, Child, EngineSettings
 from appliance.engine_probe import (
     TEMPERATURE,
     check_temperature,
@@ -41,6 +41,8 @@ from appliance.types import Logprobs, Sample, TokenIds
 __all__ = ["Adapter", "Engine", "EngineSettings", "Swap", "weights_sha256"]
 
 POLL_S = 0.2
+START_TRIES = 3
+KILLED = 137
 DYING_S = 8.0
 """vLLM's API server notices within five seconds that its EngineCore died, and then ends."""
 BASE = "base"
@@ -77,7 +79,14 @@ class Engine:
         self._watchers = anyio.create_task_group()
         await self._watchers.__aenter__()
         try:
-            await self._start()
+            for tries_left in reversed(range(START_TRIES)):
+                try:
+                    await self._start()
+                    break
+                except HostError:  # what says why it ends would say so again; what is killed may come up the next time
+                    if not tries_left or self._child is None or self._child.exit_code != KILLED:
+                        raise
+                    await self._stop()
         except BaseException:
             await self._end()
             raise
@@ -144,7 +153,7 @@ class Engine:
         told_at = started_at
         while not await self._healthy():
             if child.exit_code is not None:
-                raise self._no_start(describe_exit(child.exit_code), child)
+                raise self._no_start(child.ending(child.exit_code), child)
             if time.monotonic() - told_at >= 5.0:
                 told_at = time.monotonic()
                 self._say(f"engine starting, {told_at - started_at:.0f} s")
@@ -172,7 +181,7 @@ class Engine:
                 group.start_soon(self._watch_health, child, vitals)
                 group.start_soon(self._watch_pulse, child, vitals)
                 code = await child.wait()
-                self._fail(EngineError("dead", f"the engine {describe_exit(code)}; its last lines:\n{child.tail()}"))
+                self._fail(EngineError("dead", f"the engine {child.ending(code)}; its last lines:\n{child.tail()}"))
                 group.cancel_scope.cancel()
 
     async def _watch_health(self, child: Child, vitals: Vitals) -> None:

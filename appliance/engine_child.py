@@ -26,6 +26,7 @@ from appliance import engine_guard
 from appliance.errors import HostError
 from appliance.leftovers import cut_log
 from appliance.offline import SWITCHES
+from appliance.oom import describe_exit, kernel_kills
 
 PLUGIN = "corral_cpu_lora"
 """Name of the entry point of vllm_plugin in pyproject.toml."""
@@ -136,11 +137,6 @@ def environment(settings: EngineSettings, folder: Path) -> dict[str, str]:
     return os.environ | switches
 
 
-def describe_exit(code: int) -> str:
-    """An exit code in words; 137 is SIGKILL, which without us is mostly the kernel short of memory."""
-    return "was killed (out of memory?)" if code == 137 else f"ended with code {code}"
-
-
 class Child:
     """One running server. Made by `start`, ended by `stop`; never reused."""
 
@@ -148,6 +144,7 @@ class Child:
         self._process = process
         self._folder = folder
         self._log = log
+        self._kills_before = kernel_kills()
 
     @classmethod
     async def start(cls, settings: EngineSettings) -> Child:
@@ -181,6 +178,10 @@ class Child:
     def exit_code(self) -> int | None:
         """None while it runs."""
         return self._process.returncode
+
+    def ending(self, code: int) -> str:
+        """How it ended, in words."""
+        return describe_exit(code, self._kills_before)
 
     def pid(self) -> int | None:
         """The API server's process id, None before it is known or after its end."""

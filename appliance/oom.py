@@ -19,6 +19,24 @@ MEMORY_ROOT = Path("/sys/fs/cgroup/memory")
 SIGNAL_DELAY_S, LONGEST_DELAY_S = 0.02, 1.0
 
 
+def kernel_kills() -> int:
+    """How many processes this kernel has ended for want of memory since it booted, in whichever cgroup."""
+    try:
+        found = re.search(r"^oom_kill (\d+)$", Path("/proc/vmstat").read_text(), re.M)
+    except OSError:
+        return 0
+    return int(found[1]) if found else 0
+
+
+def describe_exit(code: int, kills_before: int) -> str:
+    """A child's exit code in words; `kills_before`: `kernel_kills` when it was started.
+
+    Also an exit of another code may come of it: of a server whose worker was killed.
+    """
+    how, kills = "was killed" if code == 137 else f"ended with code {code}", kernel_kills() - kills_before
+    return f"{how} (since it started, the kernel has ended {kills} processes for want of memory)" if kills else how
+
+
 class OomWatch:
     """The out-of-memory notices of one memory cgroup (v1), or nothing where there is none."""
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 CALL_TIMEOUT_S = 60.0
 READY_S = 30.0
 STOP_S = 10.0
+START_TRIES = 4
 
 
 class Gone(Exception):
@@ -136,19 +137,24 @@ class PodmanService:
 
     async def _start(self) -> None:
         log = self._run / f"podman-{os.getpid()}.log"
-        try:
-            process = await self._spawn(log)
-        except OSError as error:
-            raise HostError(f"the Podman service could not be started: {error}", "run `corral doctor`") from error
-        with anyio.move_on_after(READY_S):
-            while process.returncode is None:
-                if told := await service_version(self.socket):
-                    await self._check_version(told)
-                    return
-                await anyio.sleep(0.02)
-        tail = log.read_text(errors="replace")[-1500:].strip()
-        await self.stop()
-        raise HostError(f"the Podman service did not come up: {tail}", remedy_of(tail))
+        for tries_left in reversed(range(START_TRIES)):
+            try:
+                process = await self._spawn(log)
+            except OSError as error:
+                raise HostError(f"the Podman service could not be started: {error}", "run `corral doctor`") from error
+            with anyio.move_on_after(READY_S):
+                while process.returncode is None:
+                    if told := await service_version(self.socket):
+                        await self._check_version(told)
+                        return
+                    await anyio.sleep(0.02)
+            code = process.returncode
+            tail = log.read_text(errors="replace")[-1500:].strip()
+            await self.stop()
+            if code is None or code >= 0 or not tries_left:
+                break  # only one that a signal ended while it started may do better the next time
+        how = f"it was ended by signal {-code}" if code is not None and code < 0 else tail
+        raise HostError(f"the Podman service did not come up: {how}", remedy_of(tail))
 
     async def _check_version(self, told: str) -> None:
         if is_too_old(told):

@@ -37,6 +37,8 @@ def unit(program: Path, environment: Mapping[str, str]) -> str:
         f'ExecStart="{_quoted(str(program))}" resume --plain',
         *kept,
         f"WatchdogSec={WATCHDOG_S}",
+        "# A hang gets SIGABRT; one that does not end of it is not given the time that a drain may take.",
+        "TimeoutAbortSec=30",
         "# What ended with a message of its own (1) or was drained (3) needs a person; kills and hangs do not.",
         "Restart=on-abnormal",
         "RestartSec=10",

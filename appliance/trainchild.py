@@ -21,6 +21,7 @@ from appliance import engine_guard
 from appliance.errors import TrainingError
 from appliance.leftovers import cut_log
 from appliance.offline import SWITCHES
+from appliance.oom import describe_exit, kernel_kills
 from appliance.store import Store
 
 EXPLAINED_EXIT = 3
@@ -55,6 +56,7 @@ class TrainChild:
         self._switches = SWITCHES | LEAN_HEAP if lean else SWITCHES
         self._log = home / "runs" / run_id / "trainer.log"
         self._process: anyio.abc.Process | None = None
+        self._kills_before = 0
 
     async def __aenter__(self) -> TrainChild:
         await self._start()
@@ -73,7 +75,7 @@ class TrainChild:
                 return
             if code == EXPLAINED_EXIT or restarts == MAX_RESTARTS or not is_signal(code):
                 raise self._failed(code)
-            store.log("error", "trainer", f"{self._mode} ended with code {code}; started again", self._run_id)
+            store.log("error", "trainer", f"{self._mode} {self._how(code)}; started again", self._run_id)
 
     async def _run_once(self) -> int:
         await self._start()
@@ -105,8 +107,7 @@ class TrainChild:
                 store.log(
                     "error",
                     "trainer",
-                    f"{last if self._ranks > 1 else f'ended with code {code}'}; started again "
-                    f"({restarts} of {MAX_RESTARTS})",
+                    f"{last if self._ranks > 1 else self._how(code)}; started again ({restarts} of {MAX_RESTARTS})",
                     self._run_id,
                 )
                 await anyio.sleep(restarts)
@@ -118,6 +119,7 @@ class TrainChild:
         scratch = tempfile.mkdtemp(prefix="corral-trainer-")
         trainer = [sys.executable, "-m", *self._module(), self._mode, str(self._home), self._run_id]
         cut_log(self._log)
+        self._kills_before = kernel_kills()
         with self._log.open("ab") as log:
             self._process = await anyio.open_process(
                 [sys.executable, "-I", "-S", engine_guard.__file__, scratch, *trainer],
@@ -143,6 +145,10 @@ class TrainChild:
             await process.stdin.aclose()
             await process.wait()
 
+    def _how(self, code: int) -> str:
+        """An end in words; a signal's number is in the code."""
+        return describe_exit(128 - code if code < 0 else code, self._kills_before)
+
     def _end_of(self, code: int) -> tuple[int, str]:
         """Exit code and last words of what ended first: torchrun itself says 1 whichever rank failed, and how."""
         try:
@@ -161,6 +167,6 @@ class TrainChild:
     def _failed(self, code: int) -> TrainingError:
         code, last = self._end_of(code)
         explained = (
-            last.splitlines()[-1] if code == EXPLAINED_EXIT and last else f"exit code {code}; last lines:\n{last}"
+            last.splitlines()[-1] if code == EXPLAINED_EXIT and last else f"it {self._how(code)}; last lines:\n{last}"
         )
         return TrainingError(f"the trainer stopped: {explained}", f"see {self._log}")

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 
@@ -29,6 +29,15 @@ def pins(lock: Path) -> list[str]:
     """The `name==version` lines of a lock."""
     lines = (line.split("#")[0].strip() for line in lock.read_text(encoding="utf-8").splitlines())
     return [line for line in lines if line]
+
+
+def recorded_hashes(lock: Path) -> dict[str, str]:
+    """File name → sha256, as it is kept beside the lock; empty where there is no such list."""
+    path = lock.with_suffix(".sha256")
+    if not path.exists():
+        return {}
+    lines = (line.split() for line in path.read_text(encoding="utf-8").splitlines() if not line.startswith("#"))
+    return {name: sha256 for sha256, name in lines}
 
 
 def normalised(name: str) -> str:
@@ -70,7 +79,7 @@ def fill(lock: Path, folder: Path, on_line: OnLine) -> None:
         left = f", about {took / first * (len(missing) - first):.0f} s left" if first else ""
         on_line(f"wheels: {len(wanted) - len(missing) + first} of {len(wanted)}, fetching {batch[0]} …{left}")
         _fetch(batch, folder)
-    _write_lock(wanted, folder)
+    _write_lock(wanted, folder, recorded_hashes(lock))
     on_line(f"wheels: {len(wanted)} of {len(wanted)}")
 
 
@@ -89,7 +98,8 @@ def _fetch(batch: Sequence[str], folder: Path) -> None:
             wheel.rename(folder / wheel.name)
 
 
-def _write_lock(wanted: Sequence[str], folder: Path) -> None:
+def _write_lock(wanted: Sequence[str], folder: Path, recorded: Mapping[str, str]) -> None:
+    """The lock with hashes; HostError for a wheel that differs from the one of that name which is on record."""
     lines = ["# Every package with the sha256 of its wheel beside this file; pip install --require-hashes reads it."]
     kept = set()
     for pin in wanted:
@@ -97,7 +107,14 @@ def _write_lock(wanted: Sequence[str], folder: Path) -> None:
         if wheel is None:
             raise HostError(f"{pin}: pip brought no wheel of that version", "see the lock; run the command again")
         kept.add(wheel)
-        lines.append(f"{pin} --hash=sha256:{sha256_of(wheel)}")
+        sha256 = sha256_of(wheel)
+        if recorded.get(wheel.name, sha256) != sha256:
+            wheel.unlink()
+            raise HostError(
+                f"{wheel.name}: its sha256 is {sha256}, on record is {recorded[wheel.name]}",
+                "it was removed; do not use that index before you know why (a mirror that builds its own?)",
+            )
+        lines.append(f"{pin} --hash=sha256:{sha256}")
     for stray in set(folder.glob("*.whl")) - kept:  # of an earlier lock
         stray.unlink()
     draft = folder / f".{LOCK_NAME}"

@@ -52,6 +52,7 @@ def generate(body):
         if MODE == "other_model": answer["model"] = "someone"
         if MODE == "aborted": choice["finish_reason"] = "abort"
         if MODE == "hung": time.sleep(600)
+        if MODE == "eats": print("fake engine: eating", flush=True); hog = b"x" * (1 << 30)
         if MODE == "drops": os.kill(os.getpid(), signal.SIGKILL)
         if MODE == "refuses": return 400, {"error": "no"}
     return 200, answer

@@ -15,22 +15,25 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import anyio
+import psutil
 import pytest
 
 from appliance import workshop
 from appliance.config import home, podman_home, resolve
 from appliance.engine import weights_sha256
 from appliance.engine_child import EngineSettings
-from appliance.errors import HostError, ModelError, StoreError
+from appliance.errors import EngineError, HostError, ModelError, StoreError, TrainingError
 from appliance.images import build_images
 from appliance.recordfile import explained
 from appliance.replicas import Replicas
 from appliance.sampler import Sampler
 from appliance.store import Store
+from appliance.trainchild import TrainChild
 from appliance.types import RolloutState
 from appliance.web import loopback_socket
 from tests.soak.chaos import Chaos
@@ -54,14 +57,14 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     return store
 
 
-def sampling(store: Store, folder: Path, act: Callable[[Sampler], object]) -> None:
-    """Runs `act` on a sampler over the fake engine, which is kept alive as in a run."""
+def sampling(store: Store, folder: Path, act: Callable[[Sampler], object], mode: str = "good") -> None:
+    """Runs `act` on a sampler over the fake engine, which is kept alive as in a run and behaves as `mode` says."""
     model = folder / "model"
     model.mkdir()
     shape = {"vocab_size": 64, "hidden_size": 8, "num_attention_heads": 2, "head_dim": 4}
     (model / "config.json").write_text(json.dumps(shape))
     (folder / "fake.py").write_text(FAKE)
-    program = (sys.executable, "-S", str(folder / "fake.py"), "good")
+    program = (sys.executable, "-S", str(folder / "fake.py"), mode)
     settings = EngineSettings(model=model, log=folder / "engine.log", program=program)
 
     async def run() -> None:
@@ -110,6 +113,79 @@ def test_a_killed_engine_is_named_with_its_last_words_and_answers_again(store: S
         assert sample.policy_version == 1
 
     sampling(store, tmp_path, act)
+
+
+@contextmanager
+def little_memory(mebibytes: int) -> Iterator[Path]:
+    """A cgroup with so little memory; what is put into its cgroup.procs is ended by the kernel when it takes more."""
+    root = Path("/sys/fs/cgroup")
+    is_v2 = (root / "cgroup.controllers").exists()
+    if is_v2:
+        with suppress(OSError):  # it may be on already
+            (root / "cgroup.subtree_control").write_text("+memory")
+    folder = (root if is_v2 else root / "memory") / f"corral-test-{os.getpid()}"
+    folder.mkdir()
+    try:
+        (folder / ("memory.max" if is_v2 else "memory.limit_in_bytes")).write_text(str(mebibytes << 20))
+        with suppress(OSError):  # where there is swap, it does not help
+            (folder / "memory.swap.max").write_text("0")
+        yield folder / "cgroup.procs"
+    finally:
+        until(lambda: not (folder / "cgroup.procs").read_text())
+        folder.rmdir()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0, reason="a memory cgroup is made as root")
+def test_an_engine_that_the_kernel_ends_for_want_of_memory_is_named_and_comes_back(
+    store: Store, tmp_path: Path
+) -> None:
+    async def act(sampler: Sampler) -> None:
+        await sampler.use(1)
+        procs.write_text((tmp_path / "pids").read_text().split()[0])
+        with pytest.raises(EngineError, match=r"was killed \(since it started, the kernel has ended .* want of memory"):
+            await sampler.sample([63], 4)  # type: ignore[arg-type]
+        with anyio.fail_after(60):  # the next call waits for it once the restart has begun
+            while not any(e["level"] == "error" for e in store.events("r")):
+                await anyio.sleep(0.05)
+        sample = await sampler.sample(PROMPT, 4)  # type: ignore[arg-type]
+        assert sample.policy_version == 1
+
+    with little_memory(64) as procs:
+        sampling(store, tmp_path, act, "eats")
+    (named,) = [str(e["message"]) for e in store.events("r") if e["level"] == "error"]
+    assert "want of memory" in named and "fake engine: eating" in named and "restart 1 of 5" in named
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0, reason="a memory cgroup is made as root")
+def test_a_trainer_that_the_kernel_ends_for_want_of_memory_is_named_and_started_again(
+    store: Store, tmp_path: Path
+) -> None:
+    """The real trainer, which has not room enough to import torch; the second one has, and says what it lacks."""
+
+    async def run() -> None:
+        async with anyio.create_task_group() as group:
+            group.start_soon(starve)
+            with pytest.raises(TrainingError) as caught:
+                await TrainChild(tmp_path, "r", "coldstart").complete(store)
+            told.append(caught.value.message)
+
+    async def starve() -> None:
+        while True:
+            for process in psutil.Process().children(recursive=True):
+                with suppress(psutil.Error):
+                    if "appliance.train.trainer" in process.cmdline() and "-I" not in process.cmdline():
+                        procs.write_text(str(process.pid))
+                        return
+            await anyio.sleep(0.01)
+
+    told: list[str] = []
+    with little_memory(48) as procs:
+        anyio.run(run)
+    (named,) = [str(e["message"]) for e in store.events("r") if e["level"] == "error"]
+    assert "coldstart was killed (since it started, the kernel has ended" in named and "started again" in named
+    assert "the trainer stopped" in told[0] and "killed" not in told[0]
 
 
 def test_a_port_that_is_taken_is_named() -> None:

@@ -45,6 +45,7 @@ from appliance.types import RolloutState, RunState
 DEADLINE_S = 900.0
 ORDERLY_END_S = 90.0
 LONGEST_PAUSE_S = 2.5
+REMOVAL_S = 10.0
 TRAIN = {
     "harnesses": "pi", "coldstart.rollouts": 4, "coldstart.steps": 30, "train.groups": 2, "train.group_size": 2,
     "evaluation.enabled": "false", "rollout.parallel": 4, "rollout.timeout_s": 240, "rollout.grade_timeout_s": 120,
@@ -292,8 +293,11 @@ async def left_behind(folder: Path) -> list[str]:
     places = PodmanPlaces.under(podman_home(home()))
     async with Podman(podman_home(home())) as podman:
         left = await podman.list({"corral.owner": owner_of(folder)})
+        # Other records may share this storage: what they start or remove between the two looks is nobody's leftover.
+        listed = {c.id for c in runtime_containers(places.storage)}
         known = {entry["Id"] for entry in await podman.request("GET", "/containers/json", {"all": "true"})}
-    left += [c.id for c in runtime_containers(places.storage) if c.id not in known]
+        await anyio.sleep(REMOVAL_S)
+        left += sorted((listed - known) & {c.id for c in runtime_containers(places.storage)})
     left += [str(path) for path in (folder / "sandboxes").glob("*")]
     left += [line for line in Path("/proc/mounts").read_text().splitlines() if str(folder) in line]
     for process in psutil.process_iter():

@@ -26,8 +26,8 @@ from appliance.errors import CorralError
 from appliance.store import Store
 from tests.soak.chaos import Chaos, is_clean, prepared
 
-SHARES = {"conmon": 0.35, "service": 0.3, "supervisor": 0.11, "engine": 0.12, "trainer": 0.12}
-VOLLEY = 8
+SHARES = {"conmon": 0.4, "service": 0.3, "supervisor": 0.1, "engine": 0.1, "trainer": 0.1}
+VOLLEY = 12
 PAUSE_S = (0.2, 2.5)
 WAIT_S = 25.0
 """How long a volley waits for one of the processes it still has to kill."""

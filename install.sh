@@ -15,6 +15,7 @@ cd "$(dirname "$0")"
 STARTED_AT=$(date +%s)
 VENV=.venv
 BUNDLE=
+TESTING=
 HOME_FOLDER=${CORRAL_HOME:-${XDG_DATA_HOME:-$HOME/.local/share}/corral}
 NEEDED_GB=12
 # The harnesses that the tests run; claude-code's terms bind whoever installs it (corral harness show claude-code).
@@ -77,7 +78,11 @@ catatonit:catatonit:catatonit:catatonit
 mmdebstrap:mmdebstrap:mmdebstrap:mmdebstrap
 setpriv:util-linux:util-linux:util-linux
 LIST
-    if [ "$(id -u)" -ne 0 ]; then echo "newuidmap:uidmap:shadow-utils:shadow"; fi
+    if [ "$(id -u)" -ne 0 ] || [ -n "$TESTING" ]; then echo "newuidmap:uidmap:shadow-utils:shadow"; fi
+    if [ -n "$TESTING" ]; then  # a Podman host by ssh:// is tried on a server of the test's own, on loopback
+        echo "ssh:openssh-client:openssh-clients:openssh"
+        echo "sshd:openssh-server:openssh-server:openssh"
+    fi
 }
 
 # /usr/sbin is not on every user's PATH, and catatonit may live in a folder of its own.
@@ -124,6 +129,12 @@ install_system() {
     [ -z "$BUNDLE" ] || fail "this machine lacks:$missing" "install those packages from your system's own media, then run it again"
     say "system: installing$missing"
     need_root
+    case "$column $missing" in  # Debian starts a server that is installed; this file keeps it from that
+        "2 "*openssh-server*)
+            as_root mkdir -p /etc/ssh
+            as_root touch /etc/ssh/sshd_not_to_be_run
+            say "system: openssh-server is for the tests alone and not started (/etc/ssh/sshd_not_to_be_run)" ;;
+    esac
     # $missing is a list of package names and is meant to be split.
     case $column in
         2) as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends $missing >"$LOG" 2>&1 || {
@@ -300,7 +311,7 @@ run_tests() {
 case "${1:-}" in
     "") install_all; say "installed; try: ./install.sh demo" ;;
     demo) shift; install_all pi codex; exec "$VENV/bin/corral" demo --started-at "$STARTED_AT" "$@" ;;
-    test) install_all $TESTED_HARNESSES; install_test_packages; run_tests ;;
+    test) TESTING=1; install_all $TESTED_HARNESSES; install_test_packages; run_tests ;;
     smollm2) install_all; fetch_smollm2 ;;
     --offline)
         case "${2:-}" in

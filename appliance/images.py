@@ -28,7 +28,7 @@ from pathlib import Path
 
 from appliance.errors import HarnessFileError, HostError
 from appliance.harness import Harness
-from appliance.podmanconf import podman_environment
+from appliance.podmanconf import podman_environment, remedy_of
 
 OnLine = Callable[[str], None]
 
@@ -222,6 +222,8 @@ def _failure(name: str, code: int, last: list[str]) -> HostError | HarnessFileEr
     message = f"image {name} could not be built (exit code {code}); its last lines:\n    {text}"
     if NO_SPACE.search(text):
         return HostError(message, f"free some space: the images need about {NEEDED_BYTES // 10**9} GB")
+    if "insufficient UIDs" in text:
+        return HostError(message, remedy_of(text))
     if NO_REGISTRY.search(text):
         return HostError(
             message,

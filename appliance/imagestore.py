@@ -15,7 +15,7 @@ from appliance.atomic import new_file
 from appliance.errors import HostError
 from appliance.harness import Harness
 from appliance.images import SUITES, base_ref, image_ref, node_ref
-from appliance.podmanconf import podman_environment
+from appliance.podmanconf import podman_environment, remedy_of
 
 PREFIX = "localhost/corral-"
 
@@ -109,6 +109,5 @@ def _podman(home: Path, *arguments: str) -> str:
     )
     if shown.returncode != 0:
         last = shown.stderr.strip()[-400:]
-        remedy = "free some space" if "no space" in last.lower() else "see the message above, or run `corral doctor`"
-        raise HostError(f"podman {arguments[0]}: {last}", remedy)
+        raise HostError(f"podman {arguments[0]}: {last}", remedy_of(shown.stderr))
     return shown.stdout

@@ -26,7 +26,7 @@ LIMITS = frozenset({"cpu", "memory", "pids"})
 OLDEST_PODMAN = "4.3"
 SUBIDS_REMEDY = "sudo usermod --add-subuids 100000-165535 --add-subgids 100000-165535 $USER; podman system migrate"
 REMEDIES = {
-    r"subuid|subgid|newuidmap|newgidmap": SUBIDS_REMEDY,
+    r"subuid|subgid|newuidmap|newgidmap|insufficient UIDs": SUBIDS_REMEDY,
     r"no space left|quota exceeded": "free disk space, or set CORRAL_HOME to a folder with more",
     r"hybrid mode|cgroups? v1": "install runc: crun does not take a host with cgroup v1",
     r"permission denied|operation not permitted": "check who owns CORRAL_HOME, or run as another user",

@@ -42,6 +42,7 @@ REMEDIES = {
     r"host key verification failed": "log in there once by hand, so that its key is known: ssh {login}",
     r"permission denied": "its key must be accepted without a question: ssh-copy-id {login}, or rollout.ssh_key",
     r"could not resolve|no route|refused|timed out": "check its name and port: ssh {login} true",
+    r"execute ssh|no such file.*(ssh|setpriv)": "install the ssh client (package openssh-client)",
     r"identity file|config file|bad configuration": "check rollout.ssh_key and rollout.ssh_config",
 }
 

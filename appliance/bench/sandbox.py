@@ -177,7 +177,8 @@ async def _rollouts(place: Place, arguments: argparse.Namespace) -> dict[str, An
         "rss_growth_mb": round(settled[-2 if len(settled) > 1 else -1][1] - settled[0][1], 1),
         "open_files_growth": settled[-2 if len(settled) > 1 else -1][2] - settled[0][2],
         "rss_off_median_percent": _off_median([mark[1] for mark in settled]),
-        "open_files_off_median_percent": _off_median([float(mark[2]) for mark in settled]),
+        "rss_drift_percent": _drift([mark[1] for mark in settled]),
+        "open_files_drift_percent": _drift([float(mark[2]) for mark in settled]),
         "rss_mb": round(tops[0], 1),
         "open_files": tops[1],
         "_curves": {
@@ -191,6 +192,13 @@ def _off_median(values: list[float]) -> float:
     """How far the value furthest from the median lies from it, in percent: below 5 is flat."""
     middle = median(values)
     return round(100 * max(abs(value - middle) for value in values) / middle, 2)
+
+
+def _drift(values: list[float]) -> float:
+    """Mean of the last third against the first, in percent: open files go up and down with what is under way."""
+    third = max(1, len(values) // 3)
+    first, last = sum(values[:third]) / third, sum(values[-third:]) / third
+    return round(100 * (last - first) / first, 2)
 
 
 async def _left(folder: Path, owner: str) -> int:

@@ -2,10 +2,11 @@
 
     python -m tests.soak.volleys FOLDER [--kills 200] [--most-s 600] [--seed 0]
 
-Kills come in volleys, in random order; between two volleys the run must show that it goes on: a rollout graded, a step
-or a phase done. How often each kind is killed is set beforehand, since an engine takes longer to come back than ten
-sandboxes. After `--most-s` seconds the run is ended with Ctrl-C twice, nothing may be left, and the same command goes
-on another time; when all kills were made, the last run goes on to its end. FOLDER/chaos.json has the promised keys.
+Kills come in volleys; between two volleys the run must show that it goes on: a rollout graded or a version made. How
+often each kind is killed is set beforehand, since an engine takes longer to come back than ten sandboxes. After
+`--most-s` seconds the run is ended with Ctrl-C twice, nothing may be left, and the same command goes on another time;
+when all kills were made, the last run goes on to its end. FOLDER/chaos.json has the promised keys, after each part for
+all parts so far.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ VOLLEY = 12
 PAUSE_S = (0.2, 2.5)
 WAIT_S = 25.0
 """How long a volley waits for one of the processes it still has to kill."""
-LULL_S = 180.0
+LULL_S = 120.0
 """By when the run must have gone on after a volley; it does so much sooner unless it cannot."""
 
 
@@ -114,16 +115,24 @@ class Volleys:
         self.chaos.start()
 
     def volley(self, chance: random.Random) -> None:
-        """A few kills in random order, of whatever lives; given up when what is left to kill does not live for long."""
+        """A few kills of whatever lives; given up when what is left to kill does not live for long."""
         missing = self.missing()
         kinds = chance.sample(missing, min(VOLLEY, len(missing)))
         waited_since = time.monotonic()
         while kinds and time.monotonic() - waited_since < WAIT_S:
             time.sleep(chance.uniform(*PAUSE_S))
             self.alive()
-            if kind := self.chaos.kill_one(chance, kinds):
+            if kind := self._kill(chance, kinds):
                 kinds.remove(kind)
                 waited_since = time.monotonic()
+
+    def _kill(self, chance: random.Random, kinds: list[str]) -> str:
+        """One kill: rare processes while they live, and the supervisor, whose end ends the others, after them."""
+        rare = [kind for kind in kinds if kind in ("engine", "trainer")]
+        common = [kind for kind in kinds if kind != "supervisor"]
+        if rare and (kind := self.chaos.kill_one(chance, rare)):
+            return kind
+        return self.chaos.kill_one(chance, common or kinds)
 
     def goes_on(self) -> bool:
         """Waits until the run has got further; whether it did."""
@@ -155,7 +164,7 @@ class Volleys:
         found["left_behind"] += len(self.left)
         found["named"] += self.left
         found |= {"volleys": self.volleys, "without_progress": self.stuck, "runs": self.chaos.batches}
-        found |= {"turns": self.turns, "minutes": round(self.seconds / 60, 1)}
+        found |= {"turns": self.turns, "minutes": round(self.seconds / 60, 1), "missing": len(self.missing())}
         (self.chaos.folder / "chaos.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
         return found
 
@@ -169,7 +178,8 @@ def drill(folder: Path, kills: int, seed: int, most_s: float, steps: int = 10) -
     finally:
         volleys.chaos.end()
         volleys.save()
-    return volleys.verdict() if is_done else None
+    found = volleys.verdict()
+    return found if is_done else None
 
 
 def main(arguments: Sequence[str]) -> int:

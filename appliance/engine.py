@@ -220,6 +220,11 @@ class Engine:
         except BrokenLine:
             return False
 
+    async def metrics(self) -> bytes:
+        """What the server says of itself, in Prometheus' format; BrokenLine when it does not answer."""
+        assert self._line is not None
+        return (await self._line.get("/metrics")).body
+
     # ------------------------------------------------------------------ calls
 
     async def sample(

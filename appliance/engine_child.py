@@ -100,7 +100,7 @@ def command(settings: EngineSettings, socket: Path) -> list[str]:
         "max-loras": NUM_LIVE_ADAPTERS + 1,
     }
     flags = ["enable-lora", "enable-scale-out", "skip-tokenizer-init", "disable-fastapi-docs"]
-    flags += ["disable-uvicorn-access-log", "disable-log-stats"]
+    flags += ["disable-uvicorn-access-log"]
     if settings.enforce_eager:
         flags.append("enforce-eager")
     pairs = [text for key, value in options.items() for text in (f"--{key}", str(value))]
@@ -116,6 +116,8 @@ def environment(settings: EngineSettings, folder: Path) -> dict[str, str]:
         # Else vLLM asks the routing table for its address, and gloo resolves the host's name.
         "VLLM_HOST_IP": "127.0.0.1",
         "GLOO_SOCKET_IFNAME": "lo",
+        # Its numbers are read from its metrics endpoint: no line of them in the log.
+        "VLLM_LOG_STATS_INTERVAL": "31536000",
         "TMPDIR": str(folder),
         "PYTHONUNBUFFERED": "1",
     }

@@ -7,7 +7,8 @@
     │   ├── ModelError          a model folder, tokenizer, template or adapter
     │   ├── PackError           a task pack or one of its tasks
     │   ├── HarnessFileError    a file under harnesses/
-    │   ├── StoreError          the record: newer, foreign, locked, full
+    │   ├── StoreError          the record: newer, foreign, full
+    │   │   └── RecordLocked    another process holds it
     │   ├── ExportError         a file to export to or to import from
     │   └── TrainingError       NaN, no usable group, a batch that does not fit
     └── RolloutError            recorded once on one rollout; the run goes on
@@ -67,6 +68,10 @@ class HarnessFileError(ApplianceError):
 
 class StoreError(ApplianceError):
     """The record cannot be opened or written."""
+
+
+class RecordLocked(StoreError):
+    """Another process holds the record."""
 
 
 class ExportError(ApplianceError):

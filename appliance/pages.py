@@ -6,6 +6,7 @@ pages: what is under way, the newest that ended, the next that wait.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -32,6 +33,7 @@ QUERIES = {
     "mean": "SELECT avg(reward) mean FROM rollouts WHERE run_id=?1 AND purpose='train' AND step=?2",
     "steps_done": "SELECT count(*) n FROM steps WHERE run_id=?1 AND state='done'",
     "calls": "SELECT * FROM calls WHERE rollout_id=?1 AND attempt=?2 ORDER BY sequence",
+    "engines": "SELECT number, at, load FROM engines WHERE run_id=?1 ORDER BY number",
     "nodes": "SELECT * FROM nodes WHERE rollout_id=?1 AND attempt=?2 ORDER BY id",
 }
 
@@ -109,6 +111,11 @@ def last_reward(store: Store, run_id: str) -> float | None:
 def steps_done(store: Store, run_id: str) -> int:
     """Optimiser steps taken."""
     return int(store.rows(QUERIES["steps_done"], run_id)[0]["n"])
+
+
+def engines(store: Store, run_id: str) -> list[tuple[int, float, dict[str, float]]]:
+    """(number, Unix seconds, newest numbers) of each engine that a run has or had."""
+    return [(row["number"], row["at"], json.loads(row["load"])) for row in store.rows(QUERIES["engines"], run_id)]
 
 
 def _rollouts(store: Store, query: str, *arguments: object) -> list[Rollout]:

@@ -59,6 +59,18 @@ def shell_command(home: Path, name: str) -> tuple[list[str], dict[str, str]]:
     return ["podman", "exec", "--interactive", "--tty", name, "/bin/sh"], podman_environment(home)
 
 
+def logs(home: Path, name: str, lines: int) -> str:
+    """The last lines that a sandbox's processes have written, stdout and stderr together."""
+    command = ["podman", "logs", "--tail", str(lines), name]
+    done = subprocess.run(
+        command, env=podman_environment(home), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
+    )
+    told = done.stdout.decode(errors="replace")
+    if done.returncode:
+        raise SandboxError("lost", f"podman logs: {told.strip()[-300:]}")
+    return told
+
+
 def stop(home: Path, name: str, grace_s: int) -> None:
     """SIGTERM, a grace, SIGKILL. Its rollout then ends as its harness does."""
     _podman(home, ["podman", "stop", "--time", str(grace_s), name])

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from appliance.errors import StoreError
+from appliance.errors import RecordLocked, StoreError
 from appliance.lock import supervisor_of
 from appliance.mounts import network_filesystem
 from appliance.schema import migrate, waiting
@@ -28,8 +28,8 @@ def explained(path: Path) -> Iterator[None]:
                 f"{path}: no space left for the record", "free disk space, then `corral resume`"
             ) from error
         if "locked" in text or "busy" in text:
-            raise StoreError(
-                f"{path}: another process has held the record for over {BUSY_TIMEOUT_S:.0f} s",
+            raise RecordLocked(
+                f"{path}: another process has held the record for too long",
                 "end the process that writes to it (`corral status` names the supervisor)",
             ) from error
         if "readonly" in text or "unable to open" in text:
@@ -44,7 +44,9 @@ def explained(path: Path) -> Iterator[None]:
         raise StoreError(f"{path}: not a usable record ({error})", "move the file away or set CORRAL_HOME") from error
 
 
-def open_record(path: Path, readonly: bool, damaged: bool = False) -> sqlite3.Connection:
+def open_record(
+    path: Path, readonly: bool, damaged: bool = False, patience_s: float = BUSY_TIMEOUT_S
+) -> sqlite3.Connection:
     """Opens the record, creating or migrating it unless `readonly`; one that is cut short only when `damaged`.
 
     Raises StoreError when the file is missing (readonly), foreign, newer than this code, or not writable.
@@ -56,7 +58,7 @@ def open_record(path: Path, readonly: bool, damaged: bool = False) -> sqlite3.Co
             _make_folder(path.parent)
             _refuse_network(path)
         uri = f"{path.resolve().as_uri()}?mode={'ro' if readonly else 'rwc'}"
-        db = sqlite3.connect(uri, uri=True, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+        db = sqlite3.connect(uri, uri=True, timeout=patience_s, isolation_level=None, check_same_thread=False)
         try:
             if damaged:  # else SQLite reads nothing of a file that is shorter than its header says
                 db.execute("PRAGMA writable_schema=ON")

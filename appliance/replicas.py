@@ -7,14 +7,20 @@ only once every engine has it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
+from anyio import move_on_after
+
 from appliance.engine import Engine, EngineSettings, Swap
+from appliance.engine_load import read_load
 from appliance.errors import EngineError
+from appliance.httpline import BrokenLine
 from appliance.types import Sample, TokenIds
+
+LOAD_DEADLINE_S = 3.0
 
 
 class Replicas:
@@ -52,6 +58,17 @@ class Replicas:
         for engine in self._engines:
             if engine.failure is not None:
                 await engine.restart()
+
+    async def loads(self) -> list[dict[str, float]]:
+        """Queue and cache of each engine, as it tells them; nothing of one that does not answer just now."""
+        found: list[dict[str, float]] = []
+        for engine in self._engines:
+            told: dict[str, float] = {}
+            if engine.failure is None:
+                with suppress(BrokenLine), move_on_after(LOAD_DEADLINE_S):
+                    told = read_load(await engine.metrics())
+            found.append(told)
+        return found
 
     async def load_adapter(self, version: int, folder: Path) -> Swap:
         """Loads a version into every engine; the swap with the largest shift speaks for all."""

@@ -28,6 +28,7 @@ from appliance.types import Sample, TokenIds
 MAX_RESTARTS = 5
 WATCH_S = 0.25
 PEACE_S = 3600.0
+LOAD_EVERY_S = 5.0
 
 
 class Sampler:
@@ -67,6 +68,7 @@ class Sampler:
             sampler = cls(store, run_id, config, engine, renderer)
             async with anyio.create_task_group() as group:
                 group.start_soon(sampler._keep_alive)
+                group.start_soon(sampler._note_load)
                 yield sampler
                 group.cancel_scope.cancel()
 
@@ -126,6 +128,14 @@ class Sampler:
             await self._up.wait()
         if scope.cancelled_caught:
             raise EngineError("dead", "the engine did not come back in time")
+
+    async def _note_load(self) -> None:
+        """Keeps the newest numbers of every engine in the record, for who looks."""
+        while True:
+            for number, load in enumerate(await self._engine.loads()):
+                if load:
+                    self._store.note_engine(self._run_id, number, load)
+            await anyio.sleep(LOAD_EVERY_S)
 
     async def _keep_alive(self) -> None:
         restarts, up_since = 0, time.monotonic()

@@ -198,6 +198,15 @@ def templates(db: Database) -> None:
     db.execute("ALTER TABLE calls ADD COLUMN template TEXT NOT NULL DEFAULT ''")
 
 
+@migrations()
+def engine_loads(db: Database) -> None:
+    """The newest numbers of each of a run's engines: its queue, its cache."""
+    db.execute(
+        "CREATE TABLE engines(run_id TEXT NOT NULL REFERENCES runs(id), number INTEGER NOT NULL, at REAL NOT NULL,"
+        " load TEXT NOT NULL, PRIMARY KEY(run_id, number)) STRICT"
+    )
+
+
 def waiting(path: Path, connection: Database) -> list[str]:
     """The migrations that this record still needs; StoreError when it is a foreign or a newer one."""
     tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type='table'")}

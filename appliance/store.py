@@ -16,7 +16,7 @@ from pathlib import Path
 
 from appliance.calllog import CallDraft, CallLog
 from appliance.errors import StoreError
-from appliance.recordfile import explained, open_record
+from appliance.recordfile import BUSY_TIMEOUT_S, explained, open_record
 from appliance.schema import rollout_from_row, run_from_row
 from appliance.types import RUN_MOVES, Call, Purpose, Reward, Rollout, RolloutPlan, RolloutState, Run, RunState
 
@@ -36,12 +36,15 @@ class Store:
     # ------------------------------------------------------------------ opening
 
     @classmethod
-    def open(cls, path: Path, readonly: bool = False, damaged: bool = False) -> Store:
+    def open(
+        cls, path: Path, readonly: bool = False, damaged: bool = False, patience_s: float = BUSY_TIMEOUT_S
+    ) -> Store:
         """Opens the record, creating or migrating it unless `readonly`; one that is cut short only when `damaged`.
+        A record that another process holds is waited for, each time for `patience_s`.
 
         Raises StoreError when the file is missing (readonly), foreign, newer than this code, or not writable.
         """
-        return cls(path, open_record(path, readonly, damaged))
+        return cls(path, open_record(path, readonly, damaged, patience_s))
 
     def close(self) -> None:
         """Closes the connection; safe to call twice."""
@@ -346,6 +349,12 @@ class Store:
                 "INSERT OR REPLACE INTO tasks(pack, name, family, split, instruction) VALUES(?,?,?,?,?)",
                 [(pack, *task) for task in tasks],
             )
+
+    def note_engine(self, run_id: str, number: int, load: dict[str, float]) -> None:
+        """Records the newest numbers of one of a run's engines; those before are dropped."""
+        row = (run_id, number, time.time(), json.dumps(load))
+        with self.write() as db:
+            db.execute("INSERT OR REPLACE INTO engines(run_id, number, at, load) VALUES(?,?,?,?)", row)
 
     def note_harness(self, name: str, version: str, wire: str, image: str) -> None:
         """Records which image a harness ran from."""

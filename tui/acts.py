@@ -7,6 +7,7 @@ same; nothing here can do what `corral` in a shell could not.
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -17,6 +18,7 @@ from pathlib import Path
 from appliance.errors import ApplianceError
 from appliance.store import Store
 from appliance.types import RunState
+from tui.startdata import written
 from tui.state import RunLine
 from tui.text import plain
 
@@ -171,11 +173,17 @@ def _evaluate(site: Site) -> str:
 
 
 def _start(site: Site) -> str:
-    path, *pairs = site.argument.split()
+    path, *pairs = shlex.split(site.argument)
     if not Path(path).expanduser().is_file():
         raise ApplianceError(f"{path}: no such file", "name a run's TOML, for example data/demo.toml")
     words = ["train", str(Path(path).expanduser()), "--detach"]
     return told(site.home, [*words, *(word for pair in pairs for word in ("--set", pair))])
+
+
+def _start_form(site: Site) -> str:
+    path = written(site.home, site.argument)
+    words = ["train", str(path), "--detach"]
+    return f"{told(site.home, words)}   its TOML is {path}"
 
 
 def _export(site: Site) -> str:
@@ -230,6 +238,7 @@ ACTS: tuple[Act, ...] = (
     Act("prune run", "take an ended run out of the record", _ended, _prune("all"),
         "Take out the whole run?\nEverything the record holds of {name} ({id}) is deleted.\n"
         "Its folder under runs/ stays."),
+    Act("new run", "fill in a form: it makes a TOML and starts it", _free, _start_form, key="n"),
     Act("start", "a run from a TOML, with settings if you like", _free, _start,
         asks=("TOML of the run, then settings: train.steps=4 seed=1", "data/demo.toml")),
     Act("remove orphans", "remove sandboxes that nobody owns", _nothing, _orphans,

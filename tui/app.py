@@ -17,7 +17,7 @@ from textual.binding import Binding, BindingType
 from textual.widgets import ContentSwitcher, Footer, Input, Static
 
 from appliance.errors import ApplianceError
-from tui.actor import Actor, InTerminal
+from tui.actor import Actor, InTerminal, lost_now
 from tui.acts import ACTS
 from tui.dialogs import FilterLine, Help, Notice
 from tui.header import header
@@ -27,7 +27,7 @@ from tui.poller import Poller
 from tui.preferences import read_preferences
 from tui.state import Snapshot
 from tui.theme import MONO, MUTED, THEME
-from tui.view import ActWanted, LookWanted, PageWanted, View
+from tui.view import ActWanted, LookWanted, PageWanted, TextWanted, View
 
 
 class CorralApp(App[None]):
@@ -38,7 +38,7 @@ class CorralApp(App[None]):
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar[list[BindingType]] = [
         *(Binding(p.key, f"tab('{p.name}')", p.title, show=False, id=p.name) for p in PLACES if p.key),
-        Binding("colon", "palette", "Go/do", key_display=":", id="palette"),
+        Binding("colon", "palette", "Go", key_display=":", id="palette"),
         Binding("slash", "filter", "Filter", key_display="/", id="filter"),
         Binding("y", "copy_id", "Copy", id="copy"),
         Binding("f", "freeze", "Freeze", show=False, id="freeze"),
@@ -127,8 +127,10 @@ class CorralApp(App[None]):
         return bool(self.snapshot.runs) and self.snapshot.problem is None
 
     def _took(self, snapshot: Snapshot) -> None:
-        self.snapshot = snapshot
+        before, self.snapshot = self.snapshot, snapshot
         self._draw()
+        if lost_now(before, snapshot):
+            self._actor.offer_resume(snapshot, self.readonly)
 
     def _draw(self) -> None:
         if not self.is_running:
@@ -147,6 +149,7 @@ class CorralApp(App[None]):
     def _draw_tabs(self) -> None:
         base = self.screen_stack[0]
         marks = [("read-only", "$warning")] if self.readonly else []
+        marks += [("! record locked: what was read before", "$error")] if self.snapshot.is_locked else []
         marks += [("■ frozen (f goes on)", "$warning")] if self._poller.is_frozen else []
         line = header(self._view_name, self.snapshot.run, self.size.width, marks, self.has_record)
         base.query_one("#tabs", Static).update(line, layout=False)
@@ -162,6 +165,10 @@ class CorralApp(App[None]):
     @on(PageWanted)
     def _page_wanted(self, message: PageWanted) -> None:
         self._poller.read_again(message.view)
+
+    @on(TextWanted)
+    def _text_wanted(self, message: TextWanted) -> None:
+        self._actor.read(message.title, message.read)
 
     @on(ActWanted)
     def _act_wanted(self, message: ActWanted) -> None:
@@ -214,7 +221,7 @@ class CorralApp(App[None]):
         entries = [Entry("view", p.name, p.text, p.key) for p in PLACES] if self.has_record else []
         entries += [] if self.readonly else [Entry("act", act.name, act.text, act.key) for act in ACTS]
         if not self.has_record:
-            entries = [e for e in entries if e.name == "start"]
+            entries = [e for e in entries if e.name in ("start", "new run")]
         self.push_screen(Palette(entries), self._chosen)
 
     async def _chosen(self, entry: Entry | None) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from textual import on
 from textual.app import ComposeResult
+from textual.binding import Binding
 from textual.containers import Horizontal
 from textual.widget import Widget
 
@@ -16,7 +17,7 @@ from tui.listing import Cell, Column, Listing, Shape
 from tui.pager import Pager, Paragraph
 from tui.state import Snapshot
 from tui.text import count, reward
-from tui.view import View, rollout_span
+from tui.view import ActWanted, View, rollout_span
 
 COLUMNS = (Column("Call", 4, right=True), Column("In", 6, right=True), Column("Out", 5, right=True))
 EMPTY = "No calls yet.\nThe model has not\nbeen asked."
@@ -29,8 +30,11 @@ class CallsView(View):
     BINDINGS = [  # noqa: RUF012
         ("n", "turn(1)", "Next"),
         ("p", "turn(-1)", "Prev"),
-        ("e", "expand", "History"),
+        ("e", "expand(True)", "All"),
+        ("x", "expand(False)", "New"),
         ("r", "raw", "Raw"),
+        ("o", "editor", "Editor"),
+        Binding("Y", "copy_text", "Copy text", show=False),
     ]
 
     def compose_body(self) -> ComposeResult:
@@ -43,6 +47,7 @@ class CallsView(View):
         """State before the first snapshot."""
         self._snapshot = Snapshot()
         self._is_raw = False
+        self._went_to: int | None = None
         self._is_whole = False
 
     @property
@@ -64,8 +69,10 @@ class CallsView(View):
         self._snapshot = snapshot
         rollout = snapshot.rollout
         self._list.show(snapshot.calls)
-        if is_other:
-            self._list.put_cursor(0)
+        to = snapshot.wanted.call
+        if is_other or to != self._went_to:
+            self._went_to = to
+            self._list.put_cursor(next((n for n, c in enumerate(snapshot.calls) if c.sequence == to), 0))
         if rollout is None:
             self.say(("Calls", "bold"))
             self._pager.show([("", "text"), ("Choose a rollout in view 2 and press enter.", "muted")])
@@ -83,10 +90,8 @@ class CallsView(View):
         call = self._list.current
         if call is None:
             self._pager.show([("", "text"), ("This rollout has made no call yet.", "muted")])
-        elif self._is_raw:
-            self._pager.show(raw_text(call))
         else:
-            self._pager.show(call_text(call, self._is_whole))
+            self._pager.show(self._paragraphs(call))
 
     def filter(self, text: str) -> None:
         """Finds `text` in the call."""
@@ -106,15 +111,33 @@ class CallsView(View):
         """Goes to another call."""
         self._list.action_move(calls)
 
-    def action_expand(self) -> None:
+    def action_expand(self, whole: bool) -> None:
         """Shows the whole history, or only what is new since the call before."""
-        self._is_whole = not self._is_whole
+        self._is_whole = whole
         self.show(self._snapshot)
 
     def action_raw(self) -> None:
         """Shows the bytes of request and response, or text again."""
         self._is_raw = not self._is_raw
         self.show(self._snapshot)
+
+    def action_editor(self) -> None:
+        """Opens the text of the call, or its bytes, in the user's editor."""
+        if text := self._text():
+            self.post_message(ActWanted("show", text))
+
+    def action_copy_text(self) -> None:
+        """Copies the text of the call, or its bytes, to the clipboard of the terminal."""
+        if text := self._text():
+            self.app.copy_to_clipboard(text)
+            self.notify("copied the text of the call", timeout=2, markup=False)
+
+    def _text(self) -> str:
+        call = self._list.current
+        return "" if call is None else "\n".join(text for text, _ in self._paragraphs(call)) + "\n"
+
+    def _paragraphs(self, call: CallText) -> list[Paragraph]:
+        return raw_text(call) if self._is_raw else call_text(call, self._is_whole)
 
     @on(Listing.Moved, "#calls-list")
     def _moved(self) -> None:

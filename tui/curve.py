@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
 from rich.segment import Segment
 from textual import on
 from textual.app import ComposeResult
+from textual.binding import Binding
 from textual.content import Content
 from textual.strip import Strip
 from textual.widget import Widget
@@ -28,30 +31,42 @@ COLUMNS = (
     Column("Logprob gap", 11, right=True),
 )
 NUM_COLOURS = 4
+WEIGHTS = (0.0, 0.5, 0.8, 0.95)
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """How curves are looked at. `metric` empty: the mean reward of each harness; `at`: the step under the cursor."""
+
+    metric: str = ""
+    weight: float = 0.0
+    is_log: bool = False
+    at: int | None = None
 
 
 class Chart(Widget):
-    """The reward curve; `curve` in, characters out."""
+    """Curves of the steps; `curve` and how it is looked at in, characters out."""
 
     COMPONENT_CLASSES = {"chart--axis", *(f"chart--series-{n}" for n in range(NUM_COLOURS))}  # noqa: RUF012
 
     def __init__(self, id: str) -> None:
         super().__init__(id=id)
         self.curve = Curve()
+        self.look = Look()
         self._grid: chart.Grid = []
         self._drawn: tuple[object, ...] = ()
 
-    def show(self, curve: Curve) -> None:
+    def show(self, curve: Curve, look: Look) -> None:
         """Draws this curve."""
-        if curve != self.curve:
-            self.curve = curve
+        if (curve, look) != (self.curve, self.look):
+            self.curve, self.look = curve, look
             self.refresh()
 
     def render_line(self, y: int) -> Strip:
         """One row of the chart."""
         width = self.size.width
-        if self._drawn != (self.curve, self.size):
-            self._drawn = (self.curve, self.size)
+        if self._drawn != (self.curve, self.look, self.size):
+            self._drawn = (self.curve, self.look, self.size)
             self._grid = self._draw()
         if not self._grid:
             text = "The curve begins with the first graded rollout of step 1." if y == 1 else ""
@@ -62,12 +77,16 @@ class Chart(Widget):
         return Strip(styled).simplify().adjust_cell_length(width, self.rich_style)
 
     def _draw(self) -> chart.Grid:
-        series = {
-            name: [(s.step, s.rewards[name]) for s in self.curve.steps if name in s.rewards]
-            for name in self.curve.harnesses
-        }
-        size = (self.size.width, self.size.height)
-        return chart.draw(series, self.curve.num_steps, size) if any(series.values()) else []
+        look, size = self.look, (self.size.width, self.size.height)
+        series = self.curve.series(look.metric)
+        if not any(series.values()):
+            return []
+        values = [y for points in series.values() for _, y in points]
+        scale = chart.Scale() if not look.metric and not look.is_log else chart.scale_of(values, look.is_log)
+        if scale.is_log:
+            series = {name: [p for p in points if p[1] > 0] for name, points in series.items()}
+        drawn = {name: chart.smoothed(points, look.weight) for name, points in series.items() if points}
+        return chart.draw(drawn, self.curve.num_steps, size, scale, look.at)
 
     def _style(self, name: str):  # type: ignore[no-untyped-def]  # rich's or Textual's style, by version
         return self.rich_style + self.get_component_rich_style(f"chart--{name}", partial=True)
@@ -76,7 +95,15 @@ class Chart(Widget):
 class CurveView(View):
     """The chart, the evaluation table and the list of steps."""
 
-    BINDINGS = [("enter", "open", "Its rollouts")]  # noqa: RUF012
+    BINDINGS = [  # noqa: RUF012
+        ("enter", "open", "Its rollouts"),
+        ("m", "metric(1)", "Metric"),
+        Binding("M", "metric(-1)", "Metric before", show=False),
+        ("e", "smooth", "Smooth"),
+        ("v", "logarithm", "Log"),
+        Binding("right", "point(1)", "Next point", show=False),
+        Binding("left", "point(-1)", "Point before", show=False),
+    ]
 
     def compose_body(self) -> ComposeResult:
         """From the most to the least condensed."""
@@ -88,6 +115,7 @@ class CurveView(View):
         """State before the first snapshot."""
         self._snapshot = Snapshot()
         self._drawn: Curve | None = None
+        self._look = Look()
 
     @on(Listing.Opened, "#steps-list")
     def _step_opened(self) -> None:
@@ -109,16 +137,54 @@ class CurveView(View):
         """Draws the curve of the chosen run."""
         self._snapshot = snapshot
         curve = snapshot.curve
-        spans = [("Mean reward by step", "bold")]
-        for index, name in enumerate(curve.harnesses):
+        look = self._look
+        if look.metric and look.metric not in curve.metrics:  # another run
+            self._look = look = replace(look, metric="")
+        spans = [(look.metric or "Mean reward by step", "bold")]
+        spans += [(f"   smoothed {look.weight:g}", "$accent")] if look.weight else []
+        spans += [("   log scale", "$accent")] if look.is_log else []
+        if look.metric:
+            spans.append((f"   {curve.metrics.index(look.metric) + 1} of {len(curve.metrics)} metrics", "$muted"))
+        for index, name in enumerate(() if look.metric else curve.harnesses):
             colour = ("$success", "$secondary", "$warning", "$accent")[index % NUM_COLOURS]
             spans += [(f"   {chart.MARKS[index % len(chart.MARKS)]} ", colour), (name, "")]
         self.say(*spans)
-        self.query_one("#chart", Chart).show(curve)
         if curve != self._drawn:
             self.query_one("#results", Static).update(_results(curve))
             self._drawn = curve
         self.query_one("#steps-list", Listing).show(tuple(reversed(curve.steps)))
+        self._draw_chart()
+
+    def _draw_chart(self) -> None:
+        step = self.query_one("#steps-list", Listing).current
+        chart_widget = self.query_one("#chart", Chart)
+        chart_widget.show(self._snapshot.curve, replace(self._look, at=step.step if step else None))
+
+    @on(Listing.Moved, "#steps-list")
+    def _moved(self) -> None:
+        self._draw_chart()
+
+    def action_metric(self, places: int) -> None:
+        """Shows another of the metrics that the steps recorded, under the names that TRL gives them."""
+        names = ["", *self._snapshot.curve.metrics]
+        here = names.index(self._look.metric) if self._look.metric in names else 0
+        self._look = replace(self._look, metric=names[(here + places) % len(names)])
+        self.show(self._snapshot)
+
+    def action_smooth(self) -> None:
+        """Takes the next weight of the exponential moving average."""
+        here = WEIGHTS.index(self._look.weight)
+        self._look = replace(self._look, weight=WEIGHTS[(here + 1) % len(WEIGHTS)])
+        self.show(self._snapshot)
+
+    def action_logarithm(self) -> None:
+        """A logarithmic axis, or a linear one."""
+        self._look = replace(self._look, is_log=not self._look.is_log)
+        self.show(self._snapshot)
+
+    def action_point(self, steps: int) -> None:
+        """Goes to another step; the list has the newest on top."""
+        self.query_one("#steps-list", Listing).action_move(-steps)
 
     def filter(self, text: str) -> None:
         """Filters the steps."""

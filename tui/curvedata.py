@@ -43,6 +43,17 @@ class Curve:
     evaluated: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """Evaluation (`before`, `after`) → (rollouts ended, rollouts planned)."""
 
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Names of what the trainer measured, sorted."""
+        return tuple(sorted({name for step in self.steps for name in step.metrics}))
+
+    def series(self, metric: str) -> dict[str, list[tuple[int, float]]]:
+        """Points of one metric, or, for ``, of the mean reward in each harness."""
+        if metric:
+            return {metric: [(s.step, s.metrics[metric]) for s in self.steps if metric in s.metrics]}
+        return {n: [(s.step, s.rewards[n]) for s in self.steps if n in s.rewards] for n in self.harnesses}
+
 
 def read_curve(
     groups: Sequence[GroupLine],

@@ -20,10 +20,12 @@ KEYS: tuple[tuple[str, str], ...] = (
     ("space  y", "mark rows for an act; copy the id under the cursor"),
     ("f", "freeze the screen, or go on"),
     ("s", "stop the run: what is under way ends first"),
-    ("x  r", "in Rollouts: kill or retry; in Runs r resumes"),
-    ("n p  e r", "in Calls: next, previous; whole history, raw bytes"),
-    ("n p  c b", "in Tree: next fork; colours; two branches side by side"),
-    ("l p", "in Log: level, part"),
+    ("x r u o", "in Rollouts: kill, retry, its group, its output; in Runs: r, n"),
+    ("n p e x r", "in Calls: next, previous; all, only what is new; raw bytes"),
+    ("o Y", "in Calls: open the text in $EDITOR, copy it"),
+    ("n p  c b", "in Tree: next fork; colours; two branches; enter: its call"),
+    ("m e v", "in Curve: next metric; smoothing; logarithms; ← → points"),
+    ("l p t", "in Log: level, part, go to a time; in Sandboxes l: log"),
     ("q", "leave; the run goes on"),
 )
 LEGEND = "▲ slow: quiet for a quarter of its time limit;  ! hung: for half"

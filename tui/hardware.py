@@ -17,6 +17,7 @@ from tui.text import bar, cut, duration, share, size
 from tui.view import Span
 
 BAR = 20
+STALE_S = 20.0
 NARROW_SHARE, FULL_SHARE = 0.8, 0.95
 
 
@@ -41,7 +42,7 @@ class HardwareView(TableView[ProcessLine]):
         """Draws the gauges too."""
         super().show(snapshot)
         if isinstance(snapshot.page, HardwarePage):
-            lines = gauges(snapshot.page)
+            lines = gauges(snapshot.page) + engine_gauges(snapshot)
             self.query_one("#gauges", Static).update(Content("\n").join(lines))
 
     def rows(self, page: HardwarePage | None) -> Sequence[ProcessLine]:
@@ -99,6 +100,22 @@ def gauges(page: HardwarePage) -> list[Content]:
             Content.styled("no GPU here: nvidia-smi finds none; policy and sampler share the cores", "$muted"),
         ]
     return [*lines, *(_gpu(number, gpu) for number, gpu in enumerate(page.gpus))]
+
+
+def engine_gauges(snapshot: Snapshot) -> list[Content]:
+    """Cache and queue of the chosen run's engines, with how old the numbers are when the run has no engine now."""
+    if not snapshot.engines:
+        told = "engine  has told nothing yet: it is asked every few seconds while the run has one"
+        return [Content.styled(told, "$muted")]
+    lines = []
+    for engine in snapshot.engines:
+        age = snapshot.now - engine.at
+        told = f"of cache   {engine.running} under way, {engine.waiting} waiting   "
+        told += f"prefixes found {share(engine.hit_share)}"
+        old = f"   ({duration(age)} ago)" if age > STALE_S else ""
+        name = "engine" if len(snapshot.engines) == 1 else f"engine{engine.number}"
+        lines.append(_gauge(name, engine.cache_share, told + old))
+    return lines
 
 
 def _gauge(name: str, used: float | None, text: str) -> Content:

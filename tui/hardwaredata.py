@@ -10,6 +10,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from appliance import pages
+from appliance.store import Store
+from tui.state import EngineLine
 from tui.text import plain_line
 
 PROC = Path("/proc")
@@ -197,3 +200,14 @@ def _csv(text: str, width: int) -> list[list[str]]:
 def _whole(text: str) -> int:
     """The number, or 0 for `[N/A]`."""
     return int(text) if text.isdigit() else 0
+
+
+def read_engines(store: Store, run_id: str) -> tuple[EngineLine, ...]:
+    """What the engines of a run last told of their queues and caches, as the supervisor recorded it."""
+    return tuple(
+        EngineLine(
+            number, at, int(load.get("running", 0)), int(load.get("waiting", 0)), load.get("cache_share"),
+            load["prefix_hits"] / load["prefix_queries"] if load.get("prefix_queries") else None,
+        )
+        for number, at, load in pages.engines(store, run_id)
+    )  # fmt: skip

@@ -9,10 +9,12 @@ from textual.app import ComposeResult
 from textual.widget import Widget
 from textual.widgets import Static
 
+from tui.dialogs import Ask
 from tui.listing import Cell, Column, Listing, Shape
+from tui.logdata import moment
 from tui.state import EventLine, Snapshot
-from tui.text import LEVEL_LOOKS
-from tui.view import View
+from tui.text import LEVEL_LOOKS, plain_line
+from tui.view import LookWanted, View
 
 COLUMNS = (Column("Time", 8), Column("Level", 9), Column("Part", 10), Column("Message", 20, grow=1))
 LEVELS = ("", "info", "warning", "error")
@@ -26,6 +28,7 @@ class LogView(View):
         ("f", "freeze", "Follow/freeze"),
         ("l", "level", "Level"),
         ("p", "part", "Part"),
+        ("t", "jump", "Time"),
     ]
 
     def compose_body(self) -> ComposeResult:
@@ -40,6 +43,7 @@ class LogView(View):
         self._level = ""
         self._part = ""
         self._frozen: tuple[EventLine, ...] | None = None
+        self._at: float | None = None
         self._list.is_following = True
 
     @property
@@ -56,6 +60,9 @@ class LogView(View):
         if snapshot.run != self._snapshot.run and (snapshot.run is None or self._run_changed(snapshot)):
             self._frozen = None
         self._snapshot = snapshot
+        at = snapshot.wanted.log_at
+        if at is not None:
+            self._frozen = snapshot.events
         self._list.is_following = self._frozen is None
         everything = snapshot.events if self._frozen is None else self._frozen
         least = RANK.get(self._level, 0)
@@ -63,7 +70,12 @@ class LogView(View):
             e for e in everything if RANK.get(e.level, 3) >= least and (not self._part or e.part == self._part)
         ]  # fmt: skip
         self._list.show(shown)
+        if at is not None and at != self._at:
+            self._list.put_cursor(next((n for n, e in enumerate(shown) if e.at >= at), len(shown)))
+        self._at = at
         mode = ("● following", "$success") if self._frozen is None else ("■ frozen", "$warning")
+        if at is not None:
+            mode = (f"■ from {time.strftime('%d %b %H:%M:%S', time.localtime(at))} (f follows)", "$warning")
         self.say(
             (f"{self._list.num_shown} events   ", "bold"),
             mode,
@@ -88,8 +100,30 @@ class LogView(View):
             return ""
         return str(event.rollout_id) if event.rollout_id is not None else event.message
 
+    def action_jump(self) -> None:
+        """Asks for a time and goes there."""
+        text = "A time (14:05 or 14:05:30), how long ago (10m, 2h), or a date and time"
+        self.app.push_screen(Ask("Go to a time", text), self._jump)
+
+    def _jump(self, typed: str | None) -> None:
+        if not typed:
+            return
+        try:
+            at = moment(typed, self._snapshot.now)
+        except ValueError:
+            self.notify(
+                f"{plain_line(typed)}: not a time; for example 14:05, 10m or 2h", severity="warning", markup=False
+            )
+            return
+        self._at = None
+        self.post_message(LookWanted(log_at=at))
+
     def action_freeze(self) -> None:
         """Stops or follows."""
+        if self._at is not None:
+            self._frozen = None
+            self.post_message(LookWanted(log_at=None))
+            return
         self._frozen = self._snapshot.events if self._frozen is None else None
         self.show(self._snapshot)
 

@@ -8,23 +8,26 @@ from dataclasses import replace
 from pathlib import Path
 
 from appliance import pages
-from appliance.errors import StoreError
+from appliance.errors import RecordLocked, StoreError
 from appliance.store import Run, Store
 from tui.calldata import CallText, read_calls
 from tui.checkpointsdata import checkpoints
 from tui.curvedata import EVALUATIONS, read_curve
+from tui.hardwaredata import read_engines
 from tui.heartbeat import attended_run
-from tui.logdata import read_events
+from tui.logdata import events_around, read_events
 from tui.rewardsdata import rewards
 from tui.rolloutsdata import matching, ordered, rollout_line
 from tui.runsdata import choose, run_line
 from tui.settingsdata import settings
-from tui.state import RolloutLine, Snapshot, Wanted
+from tui.state import EventLine, RolloutLine, Snapshot, Wanted
 from tui.tasksdata import tasks
 from tui.text import plain, plain_line
 from tui.trafficdata import traffic
 from tui.treedata import TreePage, read_tree
 
+PATIENCE_S = 1.0
+"""A record that is locked for longer is said to be; the views go on with what they have."""
 ROLLOUT_VIEWS = ("rollouts", "calls", "tree")
 RECORD_PAGES: dict[str, Callable[[Store, Run], object]] = {
     "traffic": traffic,
@@ -52,13 +55,13 @@ class Reader:
         self._tree_of: tuple[object, ...] = ()
         self._tree_read = TreePage()
 
-    def close(self) -> None:
-        """Closes the record; safe to call twice."""
+    def close(self, keep: bool = False) -> None:
+        """Closes the record; safe to call twice. `keep` what was read last."""
         if self._store is not None:
             self._store.close()
         self._store = None
         self._seen = self._calls_of = self._tree_of = ()
-        self._last = Snapshot()
+        self._last = self._last if keep else Snapshot()
 
     def poll(self, wanted: Wanted) -> Snapshot:
         """The record as it is now; never raises for a record that is missing or cannot be read."""
@@ -73,6 +76,11 @@ class Reader:
             if seen != self._seen:
                 self._last = self._read(store, wanted, attended)
                 self._seen = seen
+        except RecordLocked as error:
+            self.close(keep=True)
+            if not self._last.runs:
+                return Snapshot(now=now, home=shown, problem=(plain(error.message), plain(error.remedy)))
+            return replace(self._last, now=now, home=shown, is_locked=True)
         except StoreError as error:
             self.close()
             return Snapshot(now=now, home=shown, problem=(plain(error.message), plain(error.remedy)))
@@ -82,7 +90,7 @@ class Reader:
         inode = self.path.stat().st_ino
         if self._store is None or inode != self._inode:
             self.close()
-            self._store, self._inode = Store.open(self.path, readonly=True), inode
+            self._store, self._inode = Store.open(self.path, readonly=True, patience_s=PATIENCE_S), inode
         return self._store
 
     def _read(self, store: Store, wanted: Wanted, attended: str | None) -> Snapshot:
@@ -97,6 +105,7 @@ class Reader:
         base = replace(
             last, runs=lines, run=chosen, counts=pages.counts(store, run.id), only=wanted.only, page=None, problem=None
         )
+        base = replace(base, wanted=wanted)
         if wanted.view in ROLLOUT_VIEWS:
             base = self._with_rollouts(store, run, wanted, base)
         elif wanted.view == "curve":
@@ -104,7 +113,9 @@ class Reader:
             tested = [r for purpose in EVALUATIONS for r in store.rollouts(run.id, purpose)]
             base = replace(base, curve=read_curve(groups, tested, store.steps(run.id), chosen.num_steps))
         elif wanted.view == "log":
-            base = replace(base, events=read_events(store, run.id, last.events))
+            base = replace(base, events=self._events(store, run.id, wanted, last))
+        elif wanted.view == "hardware":
+            base = replace(base, engines=read_engines(store, run.id))
         elif wanted.view in RECORD_PAGES:
             base = replace(base, page=RECORD_PAGES[wanted.view](store, run))
         return base
@@ -122,6 +133,11 @@ class Reader:
         if wanted.view == "tree" and opened is not None:
             return replace(base, page=self._tree(store, opened))
         return base
+
+    def _events(self, store: Store, run_id: str, wanted: Wanted, last: Snapshot) -> tuple[EventLine, ...]:
+        if wanted.log_at is not None:
+            return events_around(store, run_id, wanted.log_at)
+        return read_events(store, run_id, last.events if last.wanted.log_at is None else ())
 
     def _calls(self, store: Store, opened: RolloutLine | None) -> tuple[CallText, ...]:
         """The calls of the rollout that is open; those of an unchanged one are not read again."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from statistics import fmean, pstdev
+
 from textual import on
 from textual.app import ComposeResult
 from textual.content import Content
@@ -10,9 +13,10 @@ from textual.widgets import Static
 
 from appliance.types import RolloutState
 from tui.listing import Cell, Column, Listing, Shape
-from tui.state import RolloutLine, Snapshot
+from tui.rolloutsdata import read_output
+from tui.state import Only, RolloutLine, Snapshot
 from tui.text import PACE_LOOKS, ROLLOUT_LOOKS, count, duration, reward
-from tui.view import ActWanted, LookWanted, View, fields, rollout_span
+from tui.view import ActWanted, LookWanted, Span, TextWanted, View, fields, rollout_span
 
 COLUMNS = (
     Column("State", 10),
@@ -32,6 +36,8 @@ class RolloutsView(View):
 
     BINDINGS = [  # noqa: RUF012
         ("enter", "open", "Calls"),
+        ("u", "group", "Group"),
+        ("o", "output", "Out"),
         ("x", "act('kill')", "Kill"),
         ("r", "act('retry')", "Retry"),
     ]
@@ -72,6 +78,7 @@ class RolloutsView(View):
         spans.append((f"   {counts.get(RolloutState.PLANNED, 0)} waiting", "$muted"))
         if snapshot.only is not None:
             spans = [(f"{len(rollouts)} rollouts", "bold"), (f"   only {snapshot.only.text} (esc: all)", "$accent")]
+            spans += spread(rollouts)
         if self._list.num_marked:
             spans.append((f"   ◆ {self._list.num_marked} marked", "$accent"))
         self.say(*spans)
@@ -102,6 +109,21 @@ class RolloutsView(View):
         """Kills or retries the marked rollouts, or the one under the cursor."""
         self.post_message(ActWanted(name, self.copied()))
 
+    def action_group(self) -> None:
+        """Lists the rollouts that this one is compared with."""
+        current = self._list.current
+        if current and current.purpose == "train":
+            only = Only(step=current.step, harness=current.harness, task=current.task)
+            self.post_message(LookWanted(only=only))
+        elif current:
+            self.notify("only training rollouts are compared in groups", timeout=3, markup=False)
+
+    def action_output(self) -> None:
+        """Shows what its harness and its grader wrote."""
+        if current := self._list.current:
+            number = current.id
+            self.post_message(TextWanted(f"Output of rollout {number}", lambda home: read_output(home, number)))
+
     def action_open(self) -> None:
         """Shows the calls of the rollout."""
         self._list.action_open()
@@ -111,7 +133,7 @@ class RolloutsView(View):
         current = self._list.current
         self._detail(current)
         if current and isinstance(message, Listing.Opened):
-            self.post_message(LookWanted("calls", rollout_id=current.id))
+            self.post_message(LookWanted("calls", rollout_id=current.id, call=None))
 
     def _cells(self, rollout: RolloutLine) -> tuple[Cell, ...]:
         now = self._snapshot.now
@@ -154,6 +176,16 @@ class RolloutsView(View):
             Content.assemble(rollout_span(rollout), f"   {ended}   ", (more, "$muted")),
         )
         details.update(Content("\n").join(lines), layout=False)
+
+
+def spread(rollouts: Sequence[RolloutLine]) -> list[Span]:
+    """Mean and standard deviation of their rewards; where all are equal, that they move nothing."""
+    rewards = [r.reward for r in rollouts if r.reward is not None]
+    if not rewards:
+        return []
+    told: list[Span] = [(f"   mean {fmean(rewards):.2f}", ""), (f" ± {pstdev(rewards):.2f}", "$muted")]
+    is_flat = len(set(rewards)) == 1 and len({(r.task, r.harness, r.step) for r in rollouts}) == 1
+    return [*told, ("   ▲ all equal: moves nothing", "$warning")] if is_flat else told
 
 
 def purpose(rollout: RolloutLine) -> str:

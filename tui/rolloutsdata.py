@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from appliance import pages
 from appliance.schema import rollout_from_row
@@ -10,15 +11,16 @@ from appliance.store import Store
 from appliance.types import Purpose, Rollout, RolloutState
 from tui.runsdata import number, section
 from tui.state import Only, RolloutLine
-from tui.text import plain_line
+from tui.text import plain, plain_line
 
 FALLBACK_DEADLINE_S = 60.0
 
 
 def matching(store: Store, run_id: str, only: Only) -> list[Rollout]:
-    """The newest training rollouts of a step, or with a reward in a range."""
+    """The newest training rollouts of a step, of a group, or with a reward in a range."""
     if only.step is not None:
-        return store.rollouts(run_id, Purpose.TRAIN, only.step)
+        step, wanted = store.rollouts(run_id, Purpose.TRAIN, only.step), (only.task, only.harness)
+        return [r for r in step if not only.task or (plain_line(r.plan.task), plain_line(r.plan.harness)) == wanted]
     sql = "SELECT * FROM rollouts WHERE run_id=?1 AND purpose='train' AND reward>=?2 AND reward<?3"
     found = store.rows(f"{sql} ORDER BY id DESC LIMIT ?4", run_id, only.low, only.high, pages.PAGE)
     return [rollout_from_row(row) for row in found]
@@ -57,3 +59,14 @@ def rollout_line(rollout: Rollout, config: Mapping[str, object]) -> RolloutLine:
         last_event_at=rollout.last_event_at,
         deadline_s=number(limits.get(key), FALLBACK_DEADLINE_S),
     )
+
+
+def read_output(home: Path, rollout_id: int) -> str:
+    """What the harness and the grader of a rollout wrote, as far as it was kept when the rollout ended."""
+    store = Store.open(home / "record.db", readonly=True)
+    try:
+        found = store.rows("SELECT output, failure_detail FROM rollouts WHERE id=?", rollout_id)
+    finally:
+        store.close()
+    told = [plain(str(row[name])) for row in found for name in ("failure_detail", "output") if row[name]]
+    return "\n\n".join(told) or "Nothing is kept of what it wrote: it has not ended, or it wrote nothing."

@@ -27,7 +27,7 @@ COLUMNS = (
 class RunsView(View):
     """The list of runs. Moving the cursor chooses the run that the other views show."""
 
-    BINDINGS = [("enter", "open", "Rollouts"), ("r", "resume", "Resume")]  # noqa: RUF012  (Textual's own idiom)
+    BINDINGS = [("enter", "open", "Rollouts"), ("r", "resume", "Resume"), ("n", "new", "New run")]  # noqa: RUF012  (Textual's own idiom)
 
     def compose_body(self) -> ComposeResult:
         """The list above, details of one run below."""
@@ -69,6 +69,10 @@ class RunsView(View):
     def action_open(self) -> None:
         """Shows the rollouts of the run."""
         self._list.action_open()
+
+    def action_new(self) -> None:
+        """Opens the form for a new run."""
+        self.post_message(ActWanted("new run"))
 
     def action_resume(self) -> None:
         """Goes on with the run."""

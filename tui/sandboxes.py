@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from tui.listing import Cell, Column
 from tui.pager import Paragraph
-from tui.sandboxesdata import SandboxesPage, SandboxLine
+from tui.sandboxesdata import SandboxesPage, SandboxLine, read_log
 from tui.table import TableView, facts
 from tui.text import duration, size
-from tui.view import ActWanted, Span
+from tui.view import ActWanted, Span, TextWanted
 
 
 class SandboxesView(TableView[SandboxLine]):
@@ -17,6 +17,7 @@ class SandboxesView(TableView[SandboxLine]):
 
     BINDINGS = [  # noqa: RUF012
         ("enter", "shell", "Shell"),
+        ("l", "log", "Log"),
         ("x", "end", "End it"),
         ("o", "orphans", "Remove orphans"),
     ]
@@ -77,6 +78,12 @@ class SandboxesView(TableView[SandboxLine]):
         """Opens a shell in it."""
         if self.current:
             self.post_message(ActWanted("shell", self.current.name))
+
+    def action_log(self) -> None:
+        """Shows what it has written."""
+        if self.current:
+            name = self.current.name
+            self.post_message(TextWanted(f"Log of {name}", lambda home: read_log(home, name)))
 
     def action_end(self) -> None:
         """Ends it; its rollout then ends as its harness does."""

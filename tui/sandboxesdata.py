@@ -9,6 +9,8 @@ from pathlib import Path
 from appliance.errors import CorralError
 from tui.text import plain, plain_line
 
+LOG_LINES = 2000
+
 
 @dataclass(frozen=True, slots=True)
 class SandboxLine:
@@ -72,3 +74,11 @@ def _usage(pid: int) -> tuple[int | None, int | None]:
     except OSError:
         return None, None
     return (int(found[1]) if found else None), procs
+
+
+def read_log(home: Path, name: str) -> str:
+    """What a sandbox's processes have written: stdout and stderr, the last of it."""
+    from appliance.config import podman_home
+    from appliance.reconcile import logs
+
+    return plain(logs(podman_home(home), name, LOG_LINES)) or "It has written nothing yet."

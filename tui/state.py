@@ -114,16 +114,33 @@ class EventLine:
 
 
 @dataclass(frozen=True, slots=True)
+class EngineLine:
+    """What an engine last told of itself, at `at`. Shares are None until it has told enough."""
+
+    number: int
+    at: float
+    running: int
+    waiting: int
+    cache_share: float | None
+    hit_share: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Only:
-    """Which rollouts the list is narrowed to: those of a training step, or with a reward in [low, high)."""
+    """Which rollouts the list is narrowed to: those of a training step, of one of its groups (with `harness` and
+    `task`), or with a reward in [low, high)."""
 
     step: int | None = None
+    harness: str = ""
+    task: str = ""
     low: float | None = None
     high: float | None = None
 
     @property
     def text(self) -> str:
         """For the title of the list."""
+        if self.task:
+            return f"the group {self.task} × {self.harness}, step {self.step}"
         return f"step {self.step}" if self.step is not None else f"reward {self.low:.2g} to {self.high:.2g}"
 
 
@@ -135,6 +152,10 @@ class Wanted:
     rollout_id: int | None = None
     view: str = "runs"
     only: Only | None = None
+    call: int | None = None
+    """The call that the calls view goes to; None: where the cursor is."""
+    log_at: float | None = None
+    """Where the log is looked at, in Unix seconds; None follows its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,5 +176,9 @@ class Snapshot:
     rollout: RolloutLine | None = None
     calls: tuple[CallText, ...] = ()
     only: Only | None = None
+    wanted: Wanted = field(default_factory=Wanted)
+    engines: tuple[EngineLine, ...] = ()
+    is_locked: bool = False
+    """Another process holds the record: what is shown is what was read before."""
     page: object = None
     """What a view beyond the first five draws; its own type, None while it was not read yet."""

@@ -89,7 +89,7 @@ class TrafficView(TableView[TrafficLine]):
 
     def opened(self, row: TrafficLine) -> None:
         """Shows the calls of the rollout."""
-        self.post_message(LookWanted("calls", rollout_id=row.rollout_id))
+        self.post_message(LookWanted("calls", rollout_id=row.rollout_id, call=row.sequence))
 
     def action_open(self) -> None:
         """Shows the calls of the rollout."""

@@ -15,7 +15,7 @@ from tui.state import Snapshot
 from tui.text import count, reward
 from tui.tokens import Piece, TokenPager, kind_by_advantage, kind_by_logprob
 from tui.treedata import MAX_TOKENS, NodeLine, TreePage
-from tui.view import View, rollout_span
+from tui.view import LookWanted, View, rollout_span
 
 COLUMNS = (Column("Tree", 17, grow=2), Column("Tokens", 6, right=True), Column("Trained", 11, grow=1))
 EMPTY = "No tree: open a rollout\nwith enter in view 2."
@@ -25,6 +25,7 @@ class TreeView(View):
     """Nodes on the left, tokens on the right, the fork below; the nodes take the keys."""
 
     BINDINGS = [  # noqa: RUF012
+        ("enter", "open", "Its call"),
         ("n", "turn(1)", "Fork"),
         ("p", "turn(-1)", "Prev"),
         ("c", "colour", "Colour"),
@@ -140,8 +141,15 @@ class TreeView(View):
         self._show_node()
 
     @on(Listing.Moved, "#tree-list")
-    def _moved(self) -> None:
+    def _moved(self, message: Listing.Moved) -> None:
         self._show_node()
+        node = self._list.current
+        if isinstance(message, Listing.Opened) and node is not None and node.call is not None:
+            self.post_message(LookWanted("calls", call=node.call))
+
+    def action_open(self) -> None:
+        """Shows the call that the node belongs to."""
+        self._list.action_open()
 
     def _cells(self, node: NodeLine) -> tuple[Cell, ...]:
         if node.call is None:

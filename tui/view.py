@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from textual.app import ComposeResult
@@ -57,9 +58,9 @@ class ActWanted(Message):
 
 
 class TextWanted(Message):
-    """The user wants to read a text of its own: a title and how it is read, in a thread of its own."""
+    """The user wants to read a text of its own: a title and how it is read of Corral's home, in a thread."""
 
-    def __init__(self, title: str, read: Callable[[], str]) -> None:
+    def __init__(self, title: str, read: Callable[[Path], str]) -> None:
         super().__init__()
         self.title = title
         self.read = read

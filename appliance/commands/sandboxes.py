@@ -1,4 +1,4 @@
-"""`corral sandboxes`: what lives now, on this machine's own Podman: list, shell, stop, prune."""
+"""`corral sandboxes`: what lives now, on this machine's own Podman: list, logs, shell, stop, prune."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from appliance.config import home, podman_home
 
 def add(commands: Any) -> None:
     """Adds sandboxes."""
-    command = command_of(commands, "sandboxes", _sandboxes, "list, shell into, stop or prune sandboxes")
+    command = command_of(commands, "sandboxes", _sandboxes, "list, read, shell into, stop or prune sandboxes")
     command.epilog = "example: corral sandboxes list --json · corral sandboxes shell NAME · corral sandboxes prune"
     command.add_argument(
-        "action", nargs="?", default="list", choices=["list", "shell", "stop", "prune"],
-        help="list; open a shell in one; stop one (SIGTERM, grace, SIGKILL); remove what no supervisor owns any more",
+        "action", nargs="?", default="list", choices=["list", "logs", "shell", "stop", "prune"],
+        help="list; show what one has written; open a shell in one; stop one (SIGTERM, grace, SIGKILL); remove "
+        "those that no supervisor owns any more",
     )  # fmt: skip
-    command.add_argument("name", nargs="?", help="name of the sandbox, or the start of it; for shell and stop")
+    command.add_argument("name", nargs="?", help="name of the sandbox, or the start of it; for logs, shell and stop")
+    command.add_argument("--lines", type=int, default=200, metavar="N", help="last lines that logs shows")
     command.add_argument("--grace", type=int, default=2, metavar="S", help="seconds from SIGTERM to SIGKILL")
 
 
@@ -38,5 +40,9 @@ def _sandboxes(arguments: argparse.Namespace) -> None:
         if arguments.action == "shell":
             command, environment = reconcile.shell_command(place, name)
             os.execvpe(command[0], command, environment)
+        if arguments.action == "logs":
+            told = reconcile.logs(place, name, arguments.lines)
+            show(arguments, {"sandbox": name, "log": told}, told.rstrip() or "nothing was written yet")
+            return
         reconcile.stop(place, name, arguments.grace)
         show(arguments, {"stopped": name}, f"{name} stopped")

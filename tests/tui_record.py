@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from appliance.lock import supervisor_of
 from appliance.store import CallDraft, Store
 from appliance.types import (
     Message,
@@ -56,6 +57,25 @@ class Builder:
         if state not in (RunState.CREATED, RunState.RUNNING):
             self.store.move_run(run_id, state, message)
         return run_id
+
+    def hopeless_run(self, run_id: str, state: RunState = RunState.RUNNING) -> str:
+        """A run whose pack is gone, so that a supervisor that really starts on it ends at once."""
+        config = CONFIG | {"tasks": {"pack": str(self.home / "no-such-pack")}, "harnesses": ["pi"]}
+        self.store.create_run(run_id, "hopeless", config, 0, "test")
+        self.store.move_run(run_id, RunState.RUNNING)
+        if state is not RunState.RUNNING:
+            self.store.move_run(run_id, state)
+        return run_id
+
+    def ended(self, run_id: str, patience_s: float = 120.0) -> str:
+        """Waits until a supervisor that was started on a hopeless run has ended; what it said of that."""
+        until = time.monotonic() + patience_s
+        while time.monotonic() < until:
+            run = self.store.run(run_id)
+            if run.state is RunState.FAILED and supervisor_of(self.home) is None:
+                return run.message
+            time.sleep(0.05)
+        raise AssertionError(f"no supervisor has ended on {run_id} in {patience_s} s")
 
     def attend(self, run_id: str) -> None:
         """This process is the run's supervisor, as the lock file says it."""

@@ -10,6 +10,7 @@ import os
 import shlex
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -133,10 +134,11 @@ def launched(home: Path, words: Sequence[str], log: Path) -> None:
     """Starts a command of Corral that outlives the UI; what it says goes to `log`."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as out:
-        subprocess.Popen(
+        process = subprocess.Popen(
             _argv(words), env=_environment(home), stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
             start_new_session=True,
         )  # fmt: skip
+    threading.Thread(target=process.wait, daemon=True).start()  # so that it leaves no zombie when it ends before us
 
 
 def told(home: Path, words: Sequence[str]) -> str:

@@ -149,7 +149,7 @@ class CorralApp(App[None]):
     def _draw_tabs(self) -> None:
         base = self.screen_stack[0]
         marks = [("read-only", "$warning")] if self.readonly else []
-        marks += [("! record locked: what was read before", "$error")] if self.snapshot.is_locked else []
+        marks += [("! record locked", "$error")] if self.snapshot.is_locked else []
         marks += [("■ frozen (f goes on)", "$warning")] if self._poller.is_frozen else []
         line = header(self._view_name, self.snapshot.run, self.size.width, marks, self.has_record)
         base.query_one("#tabs", Static).update(line, layout=False)

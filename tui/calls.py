@@ -29,11 +29,11 @@ class CallsView(View):
 
     BINDINGS = [  # noqa: RUF012
         ("n", "turn(1)", "Next"),
-        ("p", "turn(-1)", "Prev"),
+        Binding("p", "turn(-1)", "Previous", show=False),
         ("e", "expand(True)", "All"),
         ("x", "expand(False)", "New"),
         ("r", "raw", "Raw"),
-        ("o", "editor", "Editor"),
+        ("o", "editor", "Edit"),
         Binding("Y", "copy_text", "Copy text", show=False),
     ]
 

@@ -29,12 +29,13 @@ class Entry:
 
 
 def best_first(entries: Sequence[Entry], typed: str) -> list[Entry]:
-    """Entries that hold every typed word in name or text; names that begin so come first, then names that hold it."""
+    """Entries that hold every typed word in name or text; first the name itself, names that begin so, that hold it."""
     words = typed.lower().split()
     found = [e for e in entries if all(word in f"{e.name} {e.text}".lower() for word in words)]
     if not words:
         return found
-    return sorted(found, key=lambda e: (not e.name.startswith(" ".join(words)), words[0] not in e.name))
+    whole = " ".join(words)
+    return sorted(found, key=lambda e: (e.name != whole, not e.name.startswith(whole), words[0] not in e.name))
 
 
 class Palette(ModalScreen[Entry | None]):

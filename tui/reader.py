@@ -89,7 +89,7 @@ class Reader:
     def _open(self) -> Store:
         inode = self.path.stat().st_ino
         if self._store is None or inode != self._inode:
-            self.close()
+            self.close(keep=inode == self._inode)
             self._store, self._inode = Store.open(self.path, readonly=True, patience_s=PATIENCE_S), inode
         return self._store
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from textual import on
 from textual.app import ComposeResult
+from textual.binding import Binding
 from textual.containers import Horizontal
 from textual.widget import Widget
 
@@ -27,7 +28,7 @@ class TreeView(View):
     BINDINGS = [  # noqa: RUF012
         ("enter", "open", "Its call"),
         ("n", "turn(1)", "Fork"),
-        ("p", "turn(-1)", "Prev"),
+        Binding("p", "turn(-1)", "Previous", show=False),
         ("c", "colour", "Colour"),
         ("b", "beside", "Beside"),
     ]

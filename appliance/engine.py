@@ -151,7 +151,7 @@ class Engine:
     async def _ready(self, child: Child, started_at: float) -> None:
         """Return once the server answers; raise when it ends first."""
         told_at = started_at
-        while not await self._healthy():
+        while not (await self.ask("/health")).is_success:
             if child.exit_code is not None:
                 raise self._no_start(child.ending(child.exit_code), child)
             if time.monotonic() - told_at >= 5.0:
@@ -189,7 +189,7 @@ class Engine:
             await anyio.sleep(self.settings.health_every_s)
             with anyio.move_on_after(self.settings.health_deadline_s) as scope:
                 vitals.asked()
-                await self._healthy()
+                await self.ask("/health")
                 vitals.answered()
             if scope.cancelled_caught:
                 self._hung(child, f"no health answer in {self.settings.health_deadline_s:.0f} s")
@@ -213,17 +213,13 @@ class Engine:
         for scope in self._scopes:
             scope.cancel()
 
-    async def _healthy(self) -> bool:
+    async def ask(self, path: str) -> Reply:
+        """What the server answers to a GET; status 503 when it does not."""
         assert self._line is not None
         try:
-            return (await self._line.get("/health")).is_success
+            return await self._line.get(path)
         except BrokenLine:
-            return False
-
-    async def metrics(self) -> bytes:
-        """What the server says of itself, in Prometheus' format; BrokenLine when it does not answer."""
-        assert self._line is not None
-        return (await self._line.get("/metrics")).body
+            return Reply(503, b"")
 
     # ------------------------------------------------------------------ calls
 

@@ -7,7 +7,7 @@ only once every engine has it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -17,7 +17,6 @@ from anyio import move_on_after
 from appliance.engine import Engine, EngineSettings, Swap
 from appliance.engine_load import read_load
 from appliance.errors import EngineError
-from appliance.httpline import BrokenLine
 from appliance.types import Sample, TokenIds
 
 LOAD_DEADLINE_S = 3.0
@@ -65,8 +64,8 @@ class Replicas:
         for engine in self._engines:
             told: dict[str, float] = {}
             if engine.failure is None:
-                with suppress(BrokenLine), move_on_after(LOAD_DEADLINE_S):
-                    told = read_load(await engine.metrics())
+                with move_on_after(LOAD_DEADLINE_S):
+                    told = read_load((await engine.ask("/metrics")).body)
             found.append(told)
         return found
 

@@ -9,10 +9,14 @@ import pytest
 
 pytest.importorskip("torch")
 
+import torch
+
 from appliance.config import resolve
+from appliance.errors import TrainingError
 from appliance.store import CallDraft, Store
 from appliance.train.learner import rate_at
 from appliance.train.steprows import credits_of, step_rows
+from appliance.train.trainer import memory_explained
 from appliance.types import Purpose, Reward, Rollout, RolloutPlan, Sample, StopReason
 
 
@@ -89,3 +93,17 @@ def test_negative_advantages_can_weigh_less(store: Store) -> None:
     rolled(store, "a", [1.0, 0.0])
     found = step_rows(store, store.rollouts("r"), resolve(None, {"train.negative_weight": "0.2"})).rows
     assert [row.advantage for row in found] == pytest.approx([0.707106, -0.141421], abs=2e-6)
+
+
+def test_memory_that_an_update_does_not_get_is_named_with_what_to_change() -> None:
+    """The CPU's refusal is real; the GPU's is torch's own exception with its usual words, since no GPU is at hand."""
+    with (
+        pytest.raises(TrainingError, match=r"no memory for the update: .*tried to allocate") as caught,
+        memory_explained(),
+    ):
+        torch.empty(1 << 50, dtype=torch.int8)
+    assert "train.row_tokens" in caught.value.remedy and "corral resume" in caught.value.remedy
+    with pytest.raises(TrainingError, match="no memory for the update: CUDA out of memory"), memory_explained():
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nGPU 0 has 1 GiB free")
+    with pytest.raises(RuntimeError, match="shapes"), memory_explained():
+        raise RuntimeError("shapes do not match")

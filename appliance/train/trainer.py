@@ -14,7 +14,8 @@ import json
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from appliance.config import from_record
@@ -87,6 +88,23 @@ def serve(home: Path, store: Store, run_id: str) -> None:
         time.sleep(POLL_S)
 
 
+@contextmanager
+def memory_explained() -> Iterator[None]:
+    """Memory that an allocation does not get, on a GPU or a CPU, as a TrainingError that says what to change."""
+    import torch
+
+    try:
+        yield
+    except RuntimeError as error:
+        told = str(error).strip().splitlines()[0]
+        if not isinstance(error, torch.OutOfMemoryError) and "can't allocate memory" not in told:
+            raise
+        raise TrainingError(
+            f"no memory for the update: {told[:300]}",
+            "lower train.row_tokens or set train.checkpointing = true (see `corral plan`), then `corral resume`",
+        ) from error
+
+
 class Trainer:
     """The policy and what trains it, as the last version of the run left them."""
 
@@ -129,7 +147,8 @@ class Trainer:
         note(self.store, self.run_id, step, digests(inputs.rows), inputs.verdicts)
         self._say_flat(step, rollouts, inputs)
         try:
-            metrics = inputs.metrics | self._learn(step, inputs)
+            with memory_explained():
+                metrics = inputs.metrics | self._learn(step, inputs)
         except TrainingError as error:
             ids = write_batch_ids(self.folder / f"failed_step_{step}.json", inputs, error)
             raise TrainingError(f"step {step}: {error.message}; the batch's ids are in {ids}", error.remedy) from error

@@ -20,13 +20,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import anyio
 from anyio import to_thread
 
 from appliance.config import podman_home
-from appliance.errors import GraderError, HarnessError, HostError, PackError, RolloutError
+from appliance.errors import GraderError, HarnessError, HostError, PackError, RolloutError, SandboxError
 from appliance.freeze import freeze
 from appliance.grade import read_reward
 from appliance.sandbox import Limits, Mount, Outcome, Podman, SandboxSpec
@@ -36,6 +36,8 @@ from appliance.workshop import Workshop
 
 SLOW_SHARE = 0.5
 """A task is slow when its grader or its oracle takes more than this share of its time limit."""
+RETRIES = 2
+"""How often a task is probed again whose sandboxes failed."""
 DISK_BYTES, NUM_FILES = 512 << 20, 100_000
 MEMORY_BYTES = 1 << 30
 
@@ -270,10 +272,7 @@ async def lint_pack(
 
         async def worker() -> None:
             for task in waiting:
-                try:
-                    one = await linter.lint(task)
-                except RolloutError as error:
-                    one = Findings(task.name, problems={"impossible": f"{error.label}: {error.message}"})
+                one = await findings_of(linter, task)
                 found.append(one)
                 emit(one, len(found), len(pack.tasks))
 
@@ -283,6 +282,28 @@ async def lint_pack(
     return sorted(found, key=lambda f: f.task)
 
 
+class Lints(Protocol):
+    """What gives the findings of a task: the Linter."""
+
+    async def lint(self, task: Task) -> Findings:
+        """Raises RolloutError where a probe could not be run."""
+        ...
+
+
+async def findings_of(linter: Lints, task: Task) -> Findings:
+    """The findings of one task. What the host failed at is tried again, and is then no fault of the task's."""
+    for tries_left in range(RETRIES, -1, -1):
+        try:
+            return await linter.lint(task)
+        except SandboxError as error:
+            if not tries_left:
+                why = f"{error.label}, {RETRIES + 1} times: {error.message}"
+                return Findings(task.name, problems={"unchecked": why})
+        except RolloutError as error:
+            return Findings(task.name, problems={"impossible": f"{error.label}: {error.message}"})
+    raise AssertionError("unreachable")
+
+
 def report(found: Sequence[Findings]) -> dict[str, Any]:
     """The promised object: means, and the tasks of each kind of problem with their reasons."""
 
@@ -290,7 +311,7 @@ def report(found: Sequence[Findings]) -> dict[str, Any]:
         graded = [v for v in values if v is not None]
         return sum(graded) / len(graded) if graded else None
 
-    kinds = ("free", "impossible", "flaky", "forgeable", "slow", "no_oracle")
+    kinds = ("free", "impossible", "flaky", "forgeable", "slow", "no_oracle", "unchecked")
     by_kind = {kind: [f.task for f in found if kind in f.problems] for kind in kinds}
     return {
         "tasks": len(found),

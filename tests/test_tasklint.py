@@ -6,14 +6,17 @@ import json
 import shutil
 from pathlib import Path
 
+import anyio
 import pytest
 
 from appliance.cli import main
 from appliance.config import home, podman_home
+from appliance.errors import SandboxError
 from appliance.images import remove_image
 from appliance.podmanconf import podman_environment
 from appliance.taskimages import task_images
-from appliance.tasks import load_pack
+from appliance.tasklint import Findings, findings_of, report
+from appliance.tasks import Task, load_pack
 
 SOUND = '[ "$(cat out.txt 2>/dev/null)" = "$(wc -l < in.txt)" ] && r=1 || r=0; echo $r > /logs/verifier/reward.txt\n'
 SOLVE = "cd /workspace && wc -l < in.txt > out.txt\n"
@@ -32,6 +35,27 @@ def plant(pack: Path, name: str, test: str = SOUND, solve: str = SOLVE, lines: i
         file = folder / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
+
+
+def test_a_host_that_fails_is_no_fault_of_the_task(tmp_path: Path) -> None:
+    plant(tmp_path, "sound")
+    (task,) = load_pack(tmp_path).tasks
+
+    class Failing:
+        def __init__(self, times: int) -> None:
+            self.left = times
+
+        async def lint(self, task: Task) -> Findings:
+            self.left -= 1
+            if self.left >= 0:
+                raise SandboxError("no_start", "no such device")
+            return Findings(task.name, 0.0, 1.0)
+
+    assert anyio.run(findings_of, Failing(2), task) == Findings("sound", 0.0, 1.0)
+    lost = anyio.run(findings_of, Failing(3), task)
+    assert lost.problems == {"unchecked": "sandbox:no_start, 3 times: no such device"}
+    found = report([lost])
+    assert (found["unchecked"], found["impossible"], found["null_mean"]) == (["sound"], [], None)
 
 
 @pytest.mark.real

@@ -70,7 +70,7 @@ def _take(report: Report, folder: Path, origin: str, make: Callable[[], Draft], 
         write_draft(folder / draft.name, draft, split)
         Task.from_dir(folder / draft.name)
     except (Refused, PackError, UnicodeError, ValueError, RecursionError) as error:
-        report.refused[origin] = str(error)
+        report.refused[origin] = str(error).replace(f"{folder}/", "")  # where it was drafted is gone by then
         return
     report.imported[draft.name] = draft.notes
 

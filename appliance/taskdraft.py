@@ -110,7 +110,7 @@ def small_text(file: Path) -> str:
     if len(data) > MAX_TEXT_BYTES:
         raise Refused(f"{file.name} is larger than {MAX_TEXT_BYTES >> 20} MB")
     try:
-        return data.decode("utf-8")
+        return data.decode("utf-8").removeprefix("\ufeff")  # as editors of other systems write it
     except UnicodeDecodeError as error:
         raise Refused(f"{file.name} is not UTF-8 (byte {error.start})") from error
 

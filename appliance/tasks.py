@@ -131,14 +131,7 @@ class Pack:
 
 def load_pack(path: Path, families: Sequence[str] = ()) -> Pack:
     """The tasks of the folder `path`, of these families or of all. Folders that start with . or _ are no tasks."""
-    if not path.is_dir():
-        what = "is not a folder" if path.exists() else "does not exist"
-        raise PackError(f"{path}: {what}", "name a task pack, for example data/pocket")
-    if (path / "task.toml").exists():
-        raise PackError(f"{path}: is one task, not a pack", f"name the folder that holds it: {path.parent}")
-    folders = sorted(f for f in path.iterdir() if f.is_dir() and f.name[0] not in "._")
-    if not folders:
-        raise PackError(f"{path}: holds no task", "a pack has one folder a task, each with a task.toml")
+    folders = _folders(path)
     by_name: dict[str, Task] = {}
     for folder in folders:
         task = Task.from_dir(folder)
@@ -154,11 +147,9 @@ def load_pack(path: Path, families: Sequence[str] = ()) -> Pack:
 
 def read_pack(path: Path) -> tuple[Pack, dict[str, str]]:
     """The tasks of a folder that can be read, and folder → what is wrong with each of the others."""
-    if not path.is_dir():
-        return load_pack(path), {}
     tasks: dict[str, Task] = {}
     broken: dict[str, str] = {}
-    for folder in sorted(f for f in path.iterdir() if f.is_dir() and f.name[0] not in "._"):
+    for folder in _folders(path):
         try:
             task = Task.from_dir(folder)
             if task.name in tasks:
@@ -167,6 +158,19 @@ def read_pack(path: Path) -> tuple[Pack, dict[str, str]]:
         except PackError as error:
             broken[folder.name] = str(error)
     return Pack(path.resolve().name, path, tuple(tasks[name] for name in sorted(tasks))), broken
+
+
+def _folders(path: Path) -> list[Path]:
+    """The folders of a pack's tasks; at least one."""
+    if not path.is_dir():
+        what = "is not a folder" if path.exists() else "does not exist"
+        raise PackError(f"{path}: {what}", "name a task pack, for example data/pocket")
+    if (path / "task.toml").exists():
+        raise PackError(f"{path}: is one task, not a pack", f"name the folder that holds it: {path.parent}")
+    folders = sorted(f for f in path.iterdir() if f.is_dir() and f.name[0] not in "._")
+    if not folders:
+        raise PackError(f"{path}: holds no task", "a pack has one folder a task, each with a task.toml")
+    return folders
 
 
 # ------------------------------------------------------------------ files

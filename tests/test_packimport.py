@@ -391,6 +391,24 @@ def test_nothing_is_left_when_an_import_fails_and_nothing_is_overwritten(tmp_pat
     assert sorted(p.name for p in tmp_path.iterdir() if "pack" in p.name) == []
 
 
+def test_a_byte_order_mark_is_no_fault_and_a_reason_names_the_task_not_a_draft(tmp_path: Path) -> None:
+    marked = a_claw_folder(tmp_path / "d", "marked") / "data_entry.json"
+    marked.write_bytes(b"\xef\xbb\xbf" + marked.read_bytes())
+    a_claw_folder(tmp_path / "d", "nul", user_query="a\0b")
+    report = import_pack(tmp_path / "d", tmp_path / "pack")
+    assert list(report.imported) == ["marked"]
+    assert report.refused["nul"].startswith("nul/instruction.md: holds a NUL byte")
+
+
+def test_two_hundred_folders_are_imported_in_one_go(tmp_path: Path) -> None:
+    mounts = (CLAW_WORKSPACE, f"{CLAW_WORKSPACE}/inbox", "/root/work", "", "data")
+    for n in range(200):
+        a_claw_folder(tmp_path / "d", f"task_{n:03d}", mounts[n % 3], input_mount_dir=mounts[n % 5])
+    report = import_pack(tmp_path / "d", tmp_path / "pack", "held-out")
+    assert len(report.imported) == 200 and not report.refused
+    assert len(load_pack(tmp_path / "pack").split("held-out")) == 200
+
+
 def test_links_out_of_a_task_are_refused(tmp_path: Path) -> None:
     folder = a_claw_folder(tmp_path / "d", "t")
     (folder / "input_files" / "link").symlink_to("/etc/passwd")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from appliance.errors import PackError
-from appliance.tasks import Task, load_pack
+from appliance.tasks import Task, load_pack, read_pack
 
 TASK_TOML = """
 schema_version = "1.1"
@@ -129,6 +129,8 @@ def test_a_missing_pack_says_what_to_name(tmp_path: Path) -> None:
 
 def test_a_folder_without_tasks_is_no_pack(tmp_path: Path) -> None:
     assert "holds no task" in refused(tmp_path).message
+    with pytest.raises(PackError, match="holds no task"):
+        read_pack(tmp_path)
 
 
 def test_a_task_given_as_a_pack_points_to_its_parent(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from appliance.types import RolloutState
 
 ROLLOUTS_A_MOMENT, PARALLEL = 8, 4
 MOMENTS = int(os.environ.get("CORRAL_TEST_KILLS", "6"))
-DEADLINE_S = 300.0
+DEADLINE_S = 1800.0
 VICTIMS = ("supervisor", "service", "conmon")
 
 

@@ -217,3 +217,48 @@ async def probe(slot: Slot, group: str, port: int) -> dict[str, str]:
 def test_I9_a_sandbox_contains(seen: dict[str, dict[str, str]], group: str, name: str) -> None:
     assert name in seen[group], seen[group]
     assert re.fullmatch(GROUPS[group][name][1], seen[group][name]), seen[group][name]
+
+
+# What bubblewrap does for a harness that sandboxes its own commands; then what root in such a namespace still may not.
+CLONED = "import ctypes, os; p = ctypes.CDLL(None).syscall(56, 0x10000011, 0, 0, 0, 0); p or os._exit(0); print(p > 0)"
+NESTED = f"""
+unshare -Urm sh -c '
+  echo uid $(id -u)
+  mkdir -p /tmp/m && mount -t tmpfs none /tmp/m && echo secret > /tmp/m/f && echo mounted
+  touch /etc/x 2>/dev/null && echo ESCAPED root
+  mount -o remount,rw / 2>/dev/null && touch /etc/x 2>/dev/null && echo ESCAPED remount
+  mount --bind /tmp/m /run/corral 2>/dev/null; ls /proc/1/root/tmp/m 2>/dev/null && echo ESCAPED mount
+  mknod /tmp/m/disk b 8 0 2>/dev/null && echo ESCAPED device
+  nsenter -t 1 -n true 2>/dev/null && echo ESCAPED network
+'
+test -e /tmp/m/f && echo ESCAPED file
+echo cloned $(python3 -c '{CLONED}')
+ls /sys/class/net
+"""
+
+
+@pytest.mark.parametrize("may_nest", [True, False])
+def test_only_a_harness_with_the_exception_makes_namespaces_and_gets_no_further(tmp_path: Path, may_nest: bool) -> None:
+    for parent in (tmp_path, *tmp_path.parents[:2]):
+        parent.chmod(parent.stat().st_mode | 0o055)
+    build_images(podman_home(home()), [], print)
+    said = anyio.run(nested, tmp_path, may_nest)
+    assert not [line for line in said if line.startswith("ESCAPED")], said
+    assert said[-1] == "lo"
+    if may_nest:
+        assert {"uid 0", "mounted", "cloned True"} <= set(said), said
+    else:
+        assert "cloned False" in said and not {"uid 0", "mounted"} & set(said), said
+        assert any("unshare" in line and "not permitted" in line for line in said), said
+
+
+async def nested(folder: Path, may_nest: bool) -> list[str]:
+    """The lines that it printed, through the waiting sandbox that a harness with this exception gets."""
+    (folder / "proxy").mkdir()
+    async with Podman(podman_home(home())) as podman:
+        labels = {"corral.owner": f"nest{os.getpid()}"}
+        kind = Kind(base_ref(), LIMITS, folder / "proxy", may_nest)
+        pool = Pool([Host(podman)], folder / "sandboxes", labels, at_most=0)
+        async with pool, pool.slot(kind, "nest") as slot:
+            outcome = await slot.watch(await slot.go(("sh", "-c", NESTED), {}, LIMITS), lambda: False)
+    return outcome.output.splitlines()

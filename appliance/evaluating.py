@@ -7,6 +7,7 @@ Tasks of another pack than the run's carry their pack's name, `pack/task`.
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -214,6 +215,7 @@ def transfer(home: Path, plan: TransferPlan, emit: Emit) -> dict[str, dict[str, 
     """
     cells: dict[str, dict[str, dict[str, list[float]]]] = {}
     runs: dict[str, list[str]] = {}
+    started, done, number = time.monotonic(), 0, len(plan.seeds) * len(plan.mixes)
     for seed in plan.seeds:
         for mix in plan.mixes:
             name = "+".join(mix)
@@ -223,6 +225,10 @@ def transfer(home: Path, plan: TransferPlan, emit: Emit) -> dict[str, dict[str, 
                 if row == "untrained" and mix != plan.mixes[-1]:
                     continue
                 _test(home, Policy(run_id, version), plan, f"{seed}", cells.setdefault(row, {}), emit)
+            done += 1
+            left = (time.monotonic() - started) / done * (number - done)
+            told = f"{done} of {number} trainings are made and tested, about {left / 60:.0f} min left"
+            emit({"part": "transfer", "message": told})
     return {
         row: {h: _cell(pass_at_1(graded), runs.get(row, [])) for h, graded in columns.items()}
         for row, columns in cells.items()

@@ -146,4 +146,6 @@ def _line(node: dict[str, Any], calls: dict[int, dict[str, Any]]) -> str:
 
 
 def _short(words: str) -> str:
-    return json.dumps(words[:SHOWN_CHARS] + ("…" if len(words) > SHOWN_CHARS else ""), ensure_ascii=True)
+    """In quotes, with whatever a terminal would not print as a character written out."""
+    quoted = json.dumps(words[:SHOWN_CHARS] + ("…" if len(words) > SHOWN_CHARS else ""), ensure_ascii=False)
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in quoted)

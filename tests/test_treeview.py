@@ -46,6 +46,9 @@ def test_the_screen_indents_only_at_branch_points_and_keeps_control_characters_o
     assert lines[2] == "○ 3 prompt" and lines[3].startswith("● 2 sampled  call 0  continuation")
     assert lines[5].startswith("├─ ● ") and lines[6].startswith("└─ ● ")
     assert not any(ord(c) < 32 for line in lines for c in line)
+    said = view(store.path.parent, recollect(store, 1))
+    said["calls"][0]["answer"] = "→ 語 \u202e\x1b[31m\x9b"
+    assert '"→ 語 \\u202e\\u001b[31m\\x9b"' in text(said).splitlines()[3]
 
 
 def test_ids_are_read_by_the_tokenizer_of_the_folder_that_a_lone_proxy_was_given(store: Store, tmp_path: Path) -> None:

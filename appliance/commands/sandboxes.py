@@ -33,7 +33,9 @@ def _sandboxes(arguments: argparse.Namespace) -> None:
         show(arguments, {"removed": removed}, "\n".join(removed) or "nothing was left behind")
     elif arguments.action == "list":
         rows = reconcile.sandboxes(place)
-        lines = [f"{r['name']:<44} {r['state']:<8} {r['owner']:<6} {r['rollout'] or '–':<9} {r['image']}" for r in rows]
+        keys = ("name", "state", "owner", "rollout", "image")
+        told = [dict(zip(keys, keys, strict=True)), *rows] if rows else []
+        lines = [f"{r['name']:<44} {r['state']:<8} {r['owner']:<6} {r['rollout'] or '–':<9} {r['image']}" for r in told]
         show(arguments, {"sandboxes": rows}, "\n".join(lines) or "no sandbox lives now")
     else:
         name = reconcile.find(place, arguments.name or "")
@@ -41,8 +43,8 @@ def _sandboxes(arguments: argparse.Namespace) -> None:
             command, environment = reconcile.shell_command(place, name)
             os.execvpe(command[0], command, environment)
         if arguments.action == "logs":
-            told = reconcile.logs(place, name, arguments.lines)
-            show(arguments, {"sandbox": name, "log": told}, told.rstrip() or "nothing was written yet")
+            log = reconcile.logs(place, name, arguments.lines)
+            show(arguments, {"sandbox": name, "log": log}, log.rstrip() or "nothing was written yet")
             return
         reconcile.stop(place, name, arguments.grace)
         show(arguments, {"stopped": name}, f"{name} stopped")

@@ -8,6 +8,8 @@ steps or MCP servers. Everything else is noted.
 
 from __future__ import annotations
 
+import json
+import math
 import re
 import tomllib
 from enum import StrEnum
@@ -33,9 +35,12 @@ HONOURED = {
     "": {"schema_version", "version", "task", "metadata", "agent", "verifier", "environment", "solution", "source"},
     "agent": {"timeout_sec"},
     "verifier": {"timeout_sec"},
-    "environment": {"build_timeout_sec", "network_mode", "allow_internet"},
+    "environment": {"build_timeout_sec", "network_mode", "allow_internet", "os"},
+    "solution": set(),
 }
-PLACES = re.compile(r"^(COPY|ADD)\s+(?!--from)(\S+)\s+(\S+)\s*$", re.I)
+NEWEST = (1, 4)
+DEFAULT_S = 600.0
+COPIES = re.compile(r"^(?:COPY|ADD)\s+(?P<flags>(?:--\S+\s+)*)(?P<rest>\S.*)$", re.I)
 HARMLESS = re.compile(r"^(FROM|WORKDIR|LABEL|#|$)", re.I)
 
 
@@ -76,10 +81,18 @@ def harbor_task(folder: Path, dockerfiles: Dockerfiles = Dockerfiles.PLACE) -> D
         ours = ("tests/", "solution/", "environment/Dockerfile")
         files = {path: moved_text(file, mentions) if path.startswith(ours) else file for path, file in files.items()}
         more.append(f"its working folder is {OUR_WORKSPACE} here: the path was replaced in instruction and scripts")
-    name = str(tables["task"].get("name") or folder.name).rpartition("/")[2]
-    family = tables["metadata"].get("family") or tables["metadata"].get("category") or "harbor"
-    times = (_seconds(tables["agent"], 600.0), _seconds(tables["verifier"], 600.0))
-    return Draft(task_name(name), one_line(str(family)), text, files, (*notes, *more), times)
+    found = (tables["metadata"].get(key) for key in ("family", "category"))
+    family = next((value for value in found if isinstance(value, str) and value.strip()), "harbor")
+    times = (_seconds(tables["agent"], "agent.timeout_sec"), _seconds(tables["verifier"], "verifier.timeout_sec"))
+    return Draft(_name(tables["task"], folder), one_line(family), text, files, (*notes, *more), times)
+
+
+def _name(table: Table, folder: Path) -> str:
+    """Harbor's org/name without its organisation, or the folder's name."""
+    name = table.get("name", folder.name)
+    if not isinstance(name, str) or name.count("/") > 1 or ".." in name:
+        raise Refused(f"task.toml: task.name: {name!r} is not a name, nor an organisation and a name")
+    return task_name(name.rpartition("/")[2])
 
 
 def _refuse_what_cannot_be(folder: Path, document: Table) -> None:
@@ -87,8 +100,11 @@ def _refuse_what_cannot_be(folder: Path, document: Table) -> None:
     mode = environment.get("network_mode")
     if mode not in (None, "none", "no-network"):
         raise Refused(f"environment.network_mode is {mode!r}: a sandbox here has no network")
-    if environment.get("allow_internet") is True and mode is None:
-        raise Refused("environment.allow_internet is true: a sandbox here has no network")
+    if environment.get("allow_internet", False) is not False and mode is None:
+        asked = environment["allow_internet"]
+        raise Refused(f"environment.allow_internet is {str(asked).lower()}: a sandbox here has no network")
+    if environment.get("os") not in (None, "linux"):
+        raise Refused(f"environment.os is {environment['os']!r}: a sandbox here is Linux")
     if document.get("steps") or (folder / "steps").is_dir():
         raise Refused("it has several steps, each with its own instruction and grader; a rollout here has one")
     if environment.get("mcp_servers") or document.get("mcp_servers"):
@@ -102,6 +118,10 @@ def _refuse_what_cannot_be(folder: Path, document: Table) -> None:
 
 def _notes(document: Table) -> list[str]:
     notes = []
+    version = str(document.get("schema_version", document.get("version", "1.0")))
+    numbers = re.fullmatch(r"(\d+)\.(\d+)", version)
+    if numbers is None or (int(numbers[1]), int(numbers[2])) > NEWEST:
+        notes.append(f"schema_version {version} is not known here: it was read as {NEWEST[0]}.{NEWEST[1]}")
     if _table(document, "environment").get("healthcheck"):
         notes.append("environment.healthcheck is not run: no service has to come up")
     for name, known in HONOURED.items():
@@ -128,15 +148,16 @@ def _placed(environment: Path, dockerfiles: Dockerfiles) -> tuple[dict[str, byte
     dockerfile = environment / "Dockerfile"
     text = small_text(dockerfile).replace("\\\n", " ") if dockerfile.is_file() else ""
     lines = [line.strip() for line in text.splitlines()]
-    more = sorted({line.split(None, 1)[0] for line in lines if not HARMLESS.match(line) and not PLACES.match(line)})
+    copies = {line: copied for line in lines if (copied := _sources(environment, line))}
+    more = sorted({line.split(None, 1)[0] for line in lines if not HARMLESS.match(line) and line not in copies})
     if more and dockerfiles is not Dockerfiles.PLACE:
         return _kept(environment, dockerfiles)
-    copies = [copy for copy in map(PLACES.match, lines) if copy]
     files: dict[str, bytes | Path] = {}
-    if not any(copy[2].removeprefix("./").startswith("files") for copy in copies):
+    if not any(source.removeprefix("./").startswith("files") for sources, _ in copies.values() for source in sources):
         files |= {f"environment/files/{p}": f for p, f in plain_files(environment / "files")}
-    for copy in copies:
-        files |= _copied(environment, copy[2], copy[3])
+    for sources, target in copies.values():
+        for source in sources:
+            files |= _copied(environment, source, target if len(sources) == 1 else f"{target.rstrip('/')}/")
     first = FROM_LINE.search(text)
     notes = [f"the image is ours, not {first[2]}"] if first else []
     if more:
@@ -145,6 +166,30 @@ def _placed(environment: Path, dockerfiles: Dockerfiles) -> tuple[dict[str, byte
             "with --dockerfiles rebase has them built"
         )
     return files, notes
+
+
+def _sources(environment: Path, line: str) -> tuple[list[str], str] | None:
+    """(sources, target) of a COPY or ADD line whose files lie beside the Dockerfile; None for any other line."""
+    copied = COPIES.match(line)
+    if copied is None or "--from" in copied["flags"]:
+        return None
+    words = copied["rest"].split()
+    if copied["rest"].startswith("["):
+        try:
+            words = [str(word) for word in json.loads(copied["rest"])]
+        except ValueError:
+            return None
+    if len(words) < 2 or any("<<" in word or "://" in word for word in words):
+        return None
+    *sources, target = words
+    return [name for source in sources for name in _globbed(environment, source)], target
+
+
+def _globbed(environment: Path, source: str) -> list[str]:
+    """What a source with wildcards means, by name; any other as it is, whether it is there or not."""
+    if not re.search(r"[*?\[]", source):
+        return [source]
+    return sorted(str(path.relative_to(environment)) for path in environment.glob(safe_path(source))) or [source]
 
 
 def _kept(environment: Path, dockerfiles: Dockerfiles) -> tuple[dict[str, bytes | Path], list[str]]:
@@ -220,7 +265,7 @@ def terminal_bench_task(folder: Path) -> Draft:
     for path, file in plain_files(folder):
         if path not in skipped and not path.startswith("tests/"):
             files[f"environment/files/{path}"] = file
-    times = (_seconds(document, 600.0, "max_agent_timeout_sec"), _seconds(document, 600.0, "max_test_timeout_sec"))
+    times = (_seconds(document, "max_agent_timeout_sec"), _seconds(document, "max_test_timeout_sec"))
     family = one_line(str(document.get("category") or "terminal-bench"))
     return Draft(task_name(folder.name), family, instruction.strip(), files, tuple(notes), times)
 
@@ -245,6 +290,9 @@ def _table(document: Table, name: str) -> Table:
     return value
 
 
-def _seconds(table: Table, default: float, key: str = "timeout_sec") -> float:
-    value = table.get(key, default)
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and value > 0 else default
+def _seconds(table: Table, name: str) -> float:
+    """A time limit; Harbor's own default where there is none."""
+    value = table.get(name.rpartition(".")[2], DEFAULT_S)
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
+        raise Refused(f"{name}: {value!r} is not a time in seconds")
+    return float(value)

@@ -347,6 +347,13 @@ def test_a_harbor_dockerfile_is_kept_to_be_built_when_asked_for(
         ('[[environment.mcp_servers]]\nname = "x"\n', {}, "MCP servers"),
         ("", {"environment__docker-compose.yaml": "services: {}"}, "starts further services"),
         ('[environment]\ndocker_image = "org/x:1"\n', {}, "fetched from a registry"),
+        ('[environment]\nallow_internet = "yes"\n', {}, "allow_internet is yes"),
+        ('[environment]\nos = "windows"\n', {}, "os is 'windows'"),
+        ('[agent]\ntimeout_sec = "long"\n', {}, "agent.timeout_sec: 'long' is not a time"),
+        ("[verifier]\ntimeout_sec = nan\n", {}, "verifier.timeout_sec: nan is not a time"),
+        ("[agent]\ntimeout_sec = -5\n", {}, "agent.timeout_sec: -5 is not a time"),
+        ('[task]\nname = "../../x"\n', {}, "'../../x' is not a name"),
+        ("[task]\nname = 3\n", {}, "3 is not a name"),
         ("", {"environment__Dockerfile": "FROM x\nCOPY /etc/passwd .\n"}, "leaves its folder"),
         ("", {"environment__Dockerfile": "FROM x\nCOPY nothing .\n"}, "is missing"),
         ("not toml", {}, "Expected"),
@@ -359,6 +366,38 @@ def test_what_a_sandbox_cannot_give_is_refused_with_its_reason(
     a_harbor_folder(tmp_path / "h", "good", environment__files__a="1")
     report = import_pack(tmp_path / "h", tmp_path / "pack")
     assert list(report.imported) == ["good"] and reason in report.refused["bad"]
+
+
+@pytest.mark.parametrize(
+    ("copy", "placed"),
+    [
+        ("COPY a.txt b.txt ./", ["a.txt", "b.txt"]),
+        ("COPY *.txt in", ["in/a.txt", "in/b.txt"]),
+        ('ADD ["a.txt", "/app/c.txt"]', ["c.txt"]),
+        ("COPY --chown=1:1 --chmod=600 b.txt /app/", ["b.txt"]),
+        ("COPY files/a.txt sub/", ["sub/a.txt"]),
+        ("COPY --from=other /x /app/", ["a.txt"]),
+        ("ADD https://example.org/x /app/", ["a.txt"]),
+    ],
+)
+def test_every_way_to_copy_files_places_them_or_is_noted(tmp_path: Path, copy: str, placed: list[str]) -> None:
+    folder = a_harbor_folder(tmp_path / "h", "t", environment__Dockerfile=f"FROM x\nWORKDIR /app\n{copy}\n")
+    for path in ("a.txt", "b.txt", "files/a.txt"):
+        (folder / "environment" / path).parent.mkdir(exist_ok=True)
+        (folder / "environment" / path).write_text(path)
+    report = import_pack(tmp_path / "h", tmp_path / "pack")
+    files = load_pack(tmp_path / "pack").task("t").environment_files
+    own = {"a.txt"} if "files/" not in copy else set()  # Corral's own layout: environment/files is the workspace
+    found = {str(path.relative_to(files)) for path in files.rglob("*") if path.is_file()}
+    assert found == own | set(placed)
+    assert any("lines are not run" in note for note in report.imported["t"]) == ("--from" in copy or "https" in copy)
+
+
+def test_a_newer_schema_is_noted(tmp_path: Path) -> None:
+    file = a_harbor_folder(tmp_path / "h", "t") / "task.toml"
+    file.write_text(file.read_text().replace("1.4", "1.5") + "[solution]\nenv = {A = \"b\"}\n")
+    notes = import_pack(tmp_path / "h", tmp_path / "pack").imported["t"]
+    assert "schema_version 1.5 is not known here: it was read as 1.4" in notes and "solution.{env} is not used" in notes
 
 
 def test_terminal_bench_tasks_are_graded_by_exit_code(tmp_path: Path) -> None:

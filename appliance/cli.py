@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
+import re
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from appliance.commands import (
     audit,
@@ -31,7 +34,7 @@ from appliance.commands import (
 )
 from appliance.commands.printing import complain
 from appliance.config import home, resolve
-from appliance.errors import CorralError
+from appliance.errors import CorralError, HostError
 from appliance.offline import switch_off
 
 EXIT_CODES = {
@@ -81,9 +84,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         return INTERRUPTED
 
 
+class Parser(argparse.ArgumentParser):
+    """A parser, and those below it, that says what a misspelt word may have meant."""
+
+    def error(self, message: str) -> NoReturn:
+        """Ends with code 2; the list of all choices gives way to the one that is near."""
+        if found := re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message):
+            word, known = found.group(1), [choice.strip("'") for choice in found.group(2).split(", ")]
+            if near := difflib.get_close_matches(word, known, n=1):
+                message = f"unknown word {word!r}: did you mean {near[0]!r}?"
+        super().error(message)
+
+
 def build_parser() -> argparse.ArgumentParser:
     """The whole command line."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="corral",
         description="Train agent policies inside the harnesses they will run in.",
         epilog=EXAMPLES + "\nexit codes:\n" + "\n".join(f"  {code:<4} {text}" for code, text in EXIT_CODES.items()),
@@ -119,6 +134,9 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _tui(arguments: argparse.Namespace) -> None:
+    if not sys.stdout.isatty():
+        what = "`corral` alone opens the terminal UI, and this is no terminal"
+        raise HostError(what, "`corral status` and the other commands say the same in lines")
     if os.environ.get("SSH_CONNECTION"):  # read when the UI is imported: fewer frames over a slow line
         os.environ.setdefault("TEXTUAL_FPS", "15")
     from tui.app import run as run_ui

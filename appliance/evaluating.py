@@ -123,7 +123,7 @@ def _make(home: Path, policy: Policy, pack: Pack, config: RunConfig, emit: Emit)
     async def act() -> tuple[int, list[Rollout]]:
         with writing(home) as store:
             run = store.run(policy.run)
-            version = _version(store, policy)
+            version = _version(store, Policy(run.id, policy.version))
             store.note_tasks(pack.name, [(t.name, t.family, t.split, t.instruction) for t in pack.tasks])
             supervisor = Supervisor(home, store, run)
             supervisor.config = config

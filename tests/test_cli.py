@@ -141,6 +141,23 @@ def test_a_slip_is_one_message_with_its_remedy(
     assert set(json.loads(capsys.readouterr().out)) == {"error", "remedy"}
 
 
+def test_without_a_terminal_the_ui_says_so_instead_of_drawing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 1
+    shown = capsys.readouterr()
+    assert "this is no terminal" in shown.err and "corral status" in shown.err and shown.out == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"), [(["statuss"], "'status'"), (["tasks", "lnt"], "'lint'"), (["sandboxes", "prun"], "'prune'")]
+)
+def test_a_misspelt_word_is_told_what_it_may_have_meant(
+    words: list[str], meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 2 and f"did you mean {meant}?" in capsys.readouterr().err
+
+
 def test_a_run_that_is_done_cannot_be_resumed(own_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     a_finished_run(own_home)
     assert main(["resume", "demo-1"]) == 1 and "is done" in capsys.readouterr().err

@@ -19,6 +19,7 @@ from fake_vllm import FAKE
 
 from appliance.engine import Engine, EngineSettings
 from appliance.engine_child import Child, command, environment
+from appliance.engine_load import read_load
 from appliance.engine_pulse import Pulse
 from appliance.errors import EngineError, HostError, ModelError
 from appliance.types import StopReason
@@ -440,6 +441,9 @@ async def test_vllm_agrees_with_transformers_and_leaves_nothing_behind(tmp_path:
             assert np.abs(sample.logprobs - wanted).max() < 1e-3
         wanted = reference_logprobs(model, None, prompt, base.sampled_ids.tolist(), 1.0)
         assert np.abs(scores[len(prompt) - 1 :] - wanted).max() < 1e-3
+        load = read_load((await engine.ask("/metrics")).body)
+        assert load["running"] == load["waiting"] == 0 and 0 <= load["cache_share"] <= 1, load
+        assert load["prefix_queries"] > 150 and load["prefix_hits"] > 0 and load["sampled_tokens"] >= 60, load
         stop = int(base.sampled_ids[3])
         cut = await engine.sample(prompt, 20, 0.7, stop_ids=[stop], seed=1, policy_version=0)
         assert cut.stop_reason is StopReason.STOP and int(cut.sampled_ids[-1]) == stop

@@ -22,7 +22,7 @@ from tui.acts import ACTS
 from tui.dialogs import FilterLine, Help, Notice
 from tui.header import header
 from tui.palette import Entry, Palette
-from tui.places import BY_NAME, PLACES
+from tui.places import BY_NAME, PLACES, load
 from tui.poller import Poller
 from tui.preferences import read_preferences
 from tui.state import Snapshot
@@ -84,7 +84,7 @@ class CorralApp(App[None]):
         yield Static(id="tabs", markup=False)
         yield Notice()
         with ContentSwitcher(initial="runs", id="views"):
-            yield PLACES[0].build(PLACES[0].name)  # the others are made when they are first looked at
+            yield PLACES[0].build()  # the others are made when they are first looked at
         yield FilterLine()
         yield Footer(compact=True, show_command_palette=False)
 
@@ -98,6 +98,8 @@ class CorralApp(App[None]):
 
     @work(exclusive=True)
     async def _poll(self) -> None:
+        await self._poller.once()
+        await asyncio.to_thread(load)  # the first screen is there: now the other views' modules
         await self._poller.run()
 
     async def poll_once(self) -> None:
@@ -195,7 +197,7 @@ class CorralApp(App[None]):
         self._end_filter(keep=True)
         switcher = self.query_one("#views", ContentSwitcher)
         if not switcher.query(f"#{name}"):
-            await switcher.mount(BY_NAME[name].build(name))
+            await switcher.mount(BY_NAME[name].build())
         switcher.current = name
         is_read = name == self._poller.wanted.view
         self._poller.look_at(replace(self._poller.wanted, view=name))

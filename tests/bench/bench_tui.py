@@ -1,8 +1,9 @@
 """How the terminal UI feels on a large record: time to the first screen, answer to a key, processor time when idle.
 
-    python tests/bench/bench_tui.py [--rollouts 10000] [--events 100000] [--writes 64]
+    python tests/bench/bench_tui.py [--calls 1000000] [--rollouts 10000] [--events 100000] [--writes 64]
 
-Keys are pressed while a thread writes `--writes` rollout updates and events a second into the same record.
+The calls lie in ten older runs, each of rollouts with ten calls. Keys are pressed while a thread writes `--writes`
+rollout updates and events a second into the same record.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from textual import events
 from tui_record import a_busy_record
 
 from appliance.store import Store
+from appliance.types import RunState
 from tui.app import CorralApp
 
 KEYS = [*"jjkGg2jjjGg3j4kk7j2jk81j"] * 4
@@ -46,6 +48,55 @@ def fill(home: Path, rollouts: int, events: int) -> None:
             ((now, f"event {n} of many, with a message of usual length") for n in range(events)),
         )
     builder.close()
+
+
+def fill_calls(home: Path, calls: int) -> None:
+    """That many calls with their nodes and bodies in ten runs that have ended; bytes as random as a model's ids are."""
+    store = Store.open(home / "record.db")
+    store.rows("PRAGMA synchronous=OFF")  # a bench's record need not survive a power cut
+    numbers = "WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < ?1 - 1)"
+    rollout = "(SELECT max(id) FROM rollouts WHERE idx < 1000000) + 1"
+    rollouts = max(1, calls // 10)
+    config = {"harnesses": ["pi", "codex"], "tasks": {"pack": "pocket"}, "train": {"steps": 139}}
+    for run in range(10):
+        store.create_run(f"run-{run}", "large", config, 0, "bench")
+        store.move_run(f"run-{run}", RunState.RUNNING)
+        store.move_run(f"run-{run}", RunState.DONE)
+    with store.write() as db:
+        first = db.execute(f"SELECT {rollout}").fetchone()[0]
+        db.execute(
+            f"{numbers} INSERT INTO rollouts(id, run_id, purpose, step, harness, task, idx, grp, state, attempt,"
+            " reward, num_calls, num_sampled_tokens, created_at, started_at, ended_at)"
+            " SELECT ?2 + i, 'run-' || (i * 10 / ?1),"
+            " 'train', i % (?1 / 10) / 72 + 1, CASE i / 8 % 2 WHEN 0 THEN 'pi' ELSE 'codex' END,"
+            " 'task-' || (i / 8 % 5), 1000000 + i, 'g', 'graded', 1, i % 2 * 1.0, 10, 400,"
+            " 1e9 + i, 1e9 + i, 1e9 + i + 5 FROM n",
+            (rollouts, first),
+        )
+        base = db.execute("SELECT max(id) FROM nodes").fetchone()[0] + 1
+        db.execute(
+            f"{numbers} INSERT INTO nodes(id, rollout_id, attempt, parent, start, sampled, ids, logprobs)"
+            " SELECT ?2 + i, ?3 + i / 20, 1, CASE i % 20 WHEN 0 THEN NULL ELSE ?2 + i - 1 END,"
+            " i % 20 / 2 * 100 + i % 2 * 60, i % 2, randomblob(240 - i % 2 * 80),"
+            " CASE i % 2 WHEN 1 THEN randomblob(160) END FROM n",
+            (2 * calls, base, first),
+        )
+        call = db.execute("SELECT max(id) FROM calls").fetchone()[0] + 1
+        db.execute(
+            f"{numbers} INSERT INTO calls(id, rollout_id, attempt, sequence, wire, leaf, num_prompt_tokens,"
+            " num_sampled_tokens, stop_reason, policy_version, started_at, ended_at, delivered)"
+            " SELECT ?2 + i, ?3 + i / 10, 1, i % 10, 'chat', ?4 + 2 * i + 1, i % 10 * 100 + 60, 40,"
+            " 'stop', 1, 1e9, 1e9, 1 FROM n",
+            (calls, call, first, base),
+        )
+        db.execute(
+            f"{numbers} INSERT INTO bodies(call_id, base, request_bytes, messages_bytes, data)"
+            " SELECT ?2 + i, NULL, 2, 2, randomblob(24) FROM n",
+            (calls, call),
+        )
+    store.rows("PRAGMA optimize")
+    store.rows("PRAGMA wal_checkpoint(TRUNCATE)")
+    store.close()
 
 
 def first_screen_s(home: Path) -> float:
@@ -115,18 +166,22 @@ async def measure(home: Path, per_s: int) -> dict[str, float]:
 def main() -> None:
     """Builds the record, measures, prints one JSON object."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--calls", type=int, default=0)
     parser.add_argument("--rollouts", type=int, default=10_000)
     parser.add_argument("--events", type=int, default=100_000)
     parser.add_argument("--writes", type=int, default=64)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         fill(Path(folder), arguments.rollouts, arguments.events)
+        if arguments.calls:
+            fill_calls(Path(folder), arguments.calls)
         before = os.times()
         found = {"first_screen_s": min(first_screen_s(Path(folder)) for _ in range(3))}
         after = os.times()
         cpu_s = after.children_user - before.children_user + after.children_system - before.children_system
         found["first_screen_cpu_s"] = cpu_s / 3
         found |= asyncio.run(measure(Path(folder), arguments.writes))
+        found["record_mib"] = (Path(folder) / "record.db").stat().st_size / 2**20
     found["load"] = os.getloadavg()[0]
     print(json.dumps({key: round(value, 4) for key, value in found.items()}))
 

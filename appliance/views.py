@@ -54,6 +54,10 @@ def status(home: Path, run_id: str | None) -> dict[str, Any]:
                 }
                 for r in pages.live(store, run.id)
             ],
+            "engines": [
+                {"engine": number, "seconds_ago": round(now - at, 1), **load}
+                for number, at, load in pages.engines(store, run.id)
+            ],
             "seconds_by_phase": store.phase_seconds(run.id),
         }
 
@@ -76,7 +80,14 @@ def status_text(found: dict[str, Any]) -> str:
         f"  {r['calls']} calls, last event {r['seconds_since_event']:.1f} s ago"
         for r in found["live"]
     ]
+    lines += [engine_line(engine) for engine in found["engines"] if alive != "no supervisor"]
     return "\n".join([*lines, found["message"]] if found["message"] else lines)
+
+
+def engine_line(engine: dict[str, Any]) -> str:
+    """Queue and cache of an engine, as it told them last."""
+    queue = f"{engine.get('running', 0):.0f} calls under way, {engine.get('waiting', 0):.0f} waiting"
+    return f"engine {engine['engine']}  {queue}, {100 * engine.get('cache_share', 0):.0f} % of its cache in use"
 
 
 def info(home: Path) -> dict[str, str]:

@@ -199,3 +199,13 @@ def test_the_newest_numbers_of_an_engine_are_kept_and_no_others(builder: Builder
         reader.close()
     assert (first.running, first.waiting, first.cache_share, first.hit_share) == (3, 0, 0.25, 0.75)
     assert (second.running, second.cache_share, second.hit_share) == (1, None, None)
+
+
+def test_status_says_what_the_ui_shows_of_the_engine(builder: Builder) -> None:
+    from appliance.views import engine_line, status
+
+    builder.run("r1")
+    builder.store.note_engine("r1", 0, read_load(METRICS))
+    (engine,) = status(builder.home, "r1")["engines"]
+    assert engine["waiting"] == 2 and engine["seconds_ago"] >= 0
+    assert engine_line(engine) == "engine 0  3 calls under way, 2 waiting, 25 % of its cache in use"

@@ -13,6 +13,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from appliance.lineage import WINDOW_HEADER
 from appliance.tree import Tree
 from appliance.types import Branch, Call, CallKind, Message, Tool
 from appliance.wire.neutral import from_neutral_json
@@ -24,7 +25,6 @@ SUB_AGENT_HEADERS = (
     "x-parent-session-id",
 )
 """Headers by which harnesses mark a sub-agent's calls."""
-WINDOW_HEADER = "x-codex-window-id"  # <thread>:<n>; n grows with each compaction
 MIN_TOLD_CHARS = 12
 """A shorter text found inside another proves nothing: `done` is said by everyone."""
 
@@ -164,12 +164,12 @@ class _Reading:
         repeated = self._repeated(i)
         if not self.placed or not self.keys[i]:
             return Role(self._marked(i, None) or Branch.CONTINUATION)
-        if repeated is not None:
+        marked = self._marked(i, None)
+        if repeated is not None and marked is not Branch.COMPACTION:  # two summaries may be word for word the same
             twin = self.roles[repeated]
             overlaps = self._overlap(i, repeated) and twin.branch is Branch.CONTINUATION
             return Role(Branch.PARALLEL if overlaps else twin.branch, twin.parent)
         caller = self._caller(i)
-        marked = self._marked(i, None)
         if marked is Branch.SUB_AGENT or (caller is not None and marked is None):
             return Role(Branch.SUB_AGENT, self.placed[-1] if caller is None else caller)
         summary = self._summary(i)

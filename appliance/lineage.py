@@ -14,12 +14,14 @@ from dataclasses import dataclass, field
 
 from appliance.types import Answer, CallKind, Message, Request, Tool
 
+WINDOW_HEADER = "x-codex-window-id"
+"""<thread>:<n>; n grows with each compaction."""
 # Headers by which harnesses tell sub-agents and side calls from the main agent; kept on the record.
 HEADERS = (
     "x-openai-subagent",
     "x-codex-parent-thread-id",
     "thread-id",
-    "x-codex-window-id",
+    WINDOW_HEADER,
     "x-claude-code-agent-id",
     "x-claude-code-session-id",
     "x-session-id",
@@ -155,6 +157,12 @@ def _is_side_text(text: str) -> bool:
     ends = text if len(text) <= 2 * _END else f"{text[:_END]}\n{text[-_END:]}"
     low = ends.lower()
     return any(word in low for word in _SIDE_WORDS) and bool(_SIDE_TEXT.search(ends))
+
+
+def opens_window(headers: Mapping[str, str], earlier: Lineage) -> bool:
+    """Whether a request says that it comes from another window of `earlier`'s thread: a compaction lies between."""
+    told = [kept.get(WINDOW_HEADER, "").rpartition(":") for kept in (headers, earlier.headers)]
+    return bool(told[0][0]) and told[0][0] == told[1][0] and told[0][2] != told[1][2]
 
 
 def _client(headers: Mapping[str, str]) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 from anyio import to_thread
 
 from appliance.errors import ModelError, RolloutError
-from appliance.lineage import Family, Lineage, from_text
+from appliance.lineage import Family, Lineage, from_text, opens_window
 from appliance.match import History, Place
 from appliance.types import Answer, Call, CallKind, Message, Request, Sample, TokenIds, Tool
 from appliance.web import WIRES, Pending, Refusal
@@ -176,8 +176,14 @@ class Session:
         return Settled(error, self.num_calls, self.num_sampled_tokens, self.num_replays, cut)
 
     def repeated(self, place: Place[Recorded], headers: Mapping[str, str]) -> LiveCall | None:
-        """The call that a request repeats, or None; Refusal once a rollout repeats itself without end."""
+        """The call that a request repeats, or None; Refusal once a rollout repeats itself without end.
+
+        A history that was compacted to the words it began with is no retry where a header tells that it is new: the
+        harness would be told the same for ever.
+        """
         call = self.calls.get(place.key)
+        if call is not None and opens_window(headers, call.lineage):
+            return None  # the same words, but no retry: another answer is wanted
         if call is None:
             alike = self.said.get(place.history)
             call = alike if alike is not None and _says_retry(headers, alike) else None

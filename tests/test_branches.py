@@ -44,6 +44,29 @@ def test_a_summary_too_poor_to_be_found_again_is_trained_as_the_compaction_that_
     assert (found.roles[1].reentered, found.roles[2].parent) == (2, 1) and found.left_out == {}
 
 
+def test_two_summaries_in_the_same_words_are_two_compactions() -> None:
+    """A policy that got nowhere in a window sums up the next one alike, so that both windows begin alike."""
+    text, ask = "I tried it and it did not work", Message("user", "sum up")
+    asked = [json.dumps({"kind": "auxiliary", "headers": {"x-codex-window-id": f"a:{n}"}}) for n in range(2)]
+    begun = (SYSTEM, USER, Message("user", f"So far: {text}"))
+    tried = [(SYSTEM, USER, Message("assistant", "first"), ask), (*begun, Message("assistant", "try"), ask)]
+    sums = [
+        Said(a_call(n, a_sample([1, 5, n], [6]), lineage=mark), messages, (), Message("assistant", text))
+        for n, mark, messages in zip((1, 3), asked, tried, strict=True)
+    ]
+    calls = [
+        told(0, a_sample([1, 2], [3]), SYSTEM, USER, answer="first", **{"x-codex-window-id": "a:0"}),
+        sums[0],
+        told(2, a_sample([1, 9], [4]), *begun, answer="try", **{"x-codex-window-id": "a:1"}),
+        sums[1],
+        told(4, a_sample([1, 9], [8]), *begun, answer="stop", **{"x-codex-window-id": "a:2"}),
+    ]
+    found = recovered(calls, BranchesSection())
+    assert [(r.parent, r.reentered) for r in found.roles] == [(None, None), (0, 2), (1, None), (2, 4), (3, None)]
+    assert [r.branch for r in found.roles] == [Branch.CONTINUATION, *[Branch.COMPACTION] * 4]
+    assert found.left_out == {} and {f.cause for f in forks(calls, found, str)} == {Cause.COMPACTION}
+
+
 def test_a_sub_agents_turns_stay_its_own_and_the_main_agent_goes_on() -> None:
     agent = {"x-claude-code-agent-id": "b7"}
     calls = [

@@ -304,6 +304,21 @@ async def test_a_repeated_request_gets_the_recorded_answer_also_on_the_other_for
         assert (await at.proxy.close("tok")).num_replays == 1
 
 
+async def test_the_same_words_after_another_compaction_are_no_retry(tmp_path: Path) -> None:
+    """As codex asks whose policy wrote the same summary twice; it would be told the same for ever."""
+    async with running(tmp_path, SAY_LS, "another answer<|im_end|>") as at, at.http() as http:
+
+        async def said(window: str, **headers: str) -> str:
+            told = {"x-codex-window-id": window, **headers}
+            reply = await http.post("/s/tok/v1/chat/completions", json=chat_body(), headers=told)
+            return reply.json()["choices"][0]["message"]["content"] or ""
+
+        assert [await said("a:1"), await said("a:1")] == ["", ""] and len(at.engine.fed) == 1
+        assert [await said("a:2"), await said("a:2")] == ["another answer"] * 2 and len(at.engine.fed) == 2
+        assert at.engine.fed[1].tolist() == at.engine.fed[0].tolist()
+        assert await said("b:7") == "another answer", "another thread is a harness that was started again"
+
+
 async def test_two_at_once_share_one_sample(tmp_path: Path) -> None:
     async with running(tmp_path, SAY_DONE) as at, at.http() as http:
         at.engine.held, at.engine.reached = anyio.Event(), anyio.Event()

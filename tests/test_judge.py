@@ -20,15 +20,18 @@ from scripted_engine import ScriptedEngine, spelled
 from tiny_tokenizer import HERMES, model_folder, renderer
 
 from appliance import judge as judge_module
-from appliance.config import RunConfig, resolve
+from appliance.cli import main
+from appliance.config import RunConfig, home, podman_home, resolve
 from appliance.engine import Engine, EngineSettings
 from appliance.errors import ConfigError, EngineError, GraderError, PackError
 from appliance.judge import EngineVoice, Judge, OwnEngine, UrlVoice, judging, left_files
+from appliance.record import reading
 from appliance.rubric import MAX_ALL_CHARS, Left, LeftFile, Rubric, Verdict, combine, prompt, read_vote, tally
 from appliance.running import create
 from appliance.sections import JudgeSection
 from appliance.taskedit import new_task
 from appliance.tasks import Task
+from appliance.types import Purpose
 
 
 def of(text: str) -> LeftFile:
@@ -355,3 +358,40 @@ def test_a_local_model_judges_in_an_engine_of_its_own(tmp_path: Path) -> None:
     verdict = anyio.run(verdict_of, JudgeSection(engine=engine, max_model_len=2048), task, tmp_path / "w")
     assert (verdict.by_criterion, verdict.score, verdict.agreement) == ((1.0, 0.0), 0.75, 1.0)
     assert (tmp_path / "w" / "unused.log").exists(), "the engine's log lies where the run says"
+
+
+@pytest.mark.real
+@pytest.mark.slow
+def test_the_engine_of_a_run_judges_it_and_nothing_of_that_is_recorded_as_a_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CORRAL_PODMAN_HOME", str(podman_home(home())))
+    monkeypatch.setenv("CORRAL_HOME", str(tmp_path / "home"))
+    for parent in (tmp_path, *tmp_path.parents[:2]):
+        parent.chmod(parent.stat().st_mode | 0o055)
+    for split in ("lesson", "train", "held-out"):
+        folder = tmp_path / "pack" / split
+        a_hybrid_task(folder)
+        toml = (folder / "task.toml").read_text().replace('split = "train"', f'split = "{split}"')
+        (folder / "task.toml").write_text(toml.replace("timeout_sec = 60.0", "timeout_sec = 300.0"))  # a busy machine
+        (folder / "solution" / "teacher.json").write_text('["wc -l < notes.txt > answer.txt"]')
+    settings = {
+        "model.path": a_model_that_judges(tmp_path / "model"), "tasks.pack": tmp_path / "pack", "harnesses": "pi",
+        "judge.engine": "run", "engine.max_model_len": 4000, "coldstart.rollouts": 1, "coldstart.steps": 1,
+        "coldstart.learning_rate": 1e-6, "train.steps": 0, "rollout.timeout_s": 240, "rollout.grade_timeout_s": 120,
+    }  # fmt: skip
+    toml = tmp_path / "run.toml"
+    toml.write_text('name = "judged"\n')
+    words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+    assert main(["train", str(toml), "--json", *words]) == 0, capsys.readouterr()
+    with reading(home()) as store:
+        (run,) = store.runs()
+        taught, judged = (store.rollouts(run.id, purpose) for purpose in (Purpose.TEACH, Purpose.EVAL_BEFORE))
+        said = [str(event["message"]) for event in store.events(run.id)]
+        num_calls = [len(store.calls(rollout.id)) for rollout in judged]
+    assert [(r.reward, "rubric" in r.reward_parts) for r in taught] == [(1.0, False)], "there is no engine yet"
+    assert any("until the run's own engine judges they are graded by their code alone" in line for line in said)
+    (one,) = judged
+    assert one.reward == pytest.approx(0.7 * one.reward_parts["code"] + 0.3 * 0.75)
+    assert (one.reward_parts["rubric"], one.reward_parts["rubric agreement"]) == (0.75, 1.0)
+    assert num_calls == [1], "the harness asked once; the three votes are no calls of its rollout"

@@ -25,10 +25,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from textual import events
 from tui_record import a_busy_record
 
+from appliance import pages
 from appliance.store import Store
-from appliance.types import RunState
+from appliance.types import Purpose, RolloutState, RunState
 from tui.app import CorralApp
 
+LIVE = 64 - 5
+"""Rollouts under way besides those of the busy record."""
 KEYS = [*"jjkGg2jjjGg3j4kk7j2jk81j"] * 4
 
 
@@ -47,6 +50,8 @@ def fill(home: Path, rollouts: int, events: int) -> None:
             "INSERT INTO events(run_id, at, level, part, message) VALUES('demo-1a2b',?,'info','supervisor',?)",
             ((now, f"event {n} of many, with a message of usual length") for n in range(events)),
         )
+    for rollout in builder.rollouts("demo-1a2b", Purpose.TRAIN, 9, "task-live", LIVE):
+        builder.begin(rollout)
     builder.close()
 
 
@@ -117,10 +122,12 @@ def first_screen_s(home: Path) -> float:
 
 
 def writing(home: Path, per_s: int, end: threading.Event) -> None:
-    """Signs of life of rollouts and events, `per_s` a second, as a run of many rollouts makes them."""
+    """Signs of life of the 64 rollouts under way and events, `per_s` a second each."""
     store, number = Store.open(home / "record.db"), 0
+    under_way = [r.id for r in pages.live(store, "demo-1a2b")]
     while not end.wait(1 / per_s):
         number += 1
+        store.move_rollout(under_way[number % len(under_way)], RolloutState.RUNNING)
         store.log("info", "proxy", f"call {number}", "demo-1a2b")
     store.close()
 

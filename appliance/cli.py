@@ -10,31 +10,9 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from appliance.commands import (
-    audit,
-    bench,
-    bundle,
-    completion,
-    db,
-    evaluate,
-    export,
-    harness,
-    images,
-    keep,
-    look,
-    policy,
-    proxy,
-    run,
-    sandboxes,
-    service,
-    steer,
-    tasks,
-    tree,
-    trees,
-)
 from appliance.commands.printing import complain
-from appliance.config import home, resolve
 from appliance.errors import CorralError, HostError
+from appliance.homes import home
 from appliance.offline import switch_off
 
 EXIT_CODES = {
@@ -68,9 +46,7 @@ EXAMPLES = """examples:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Parses, runs one command, and turns errors of ours into one message and an exit code."""
-    parser = build_parser()
-    completion.complete(parser)
-    arguments = parser.parse_args(argv)
+    arguments = _parsed(sys.argv[1:] if argv is None else argv)
     switch_off()
     try:
         return int(arguments.act(arguments) or 0)
@@ -82,6 +58,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         complain(CorralError("interrupted"), arguments)
         return INTERRUPTED
+
+
+def _parsed(words: Sequence[str]) -> argparse.Namespace:
+    """What was asked for. The UI alone does not wait until every command is imported and described."""
+    if set(words) <= {"--readonly"} and "_ARGCOMPLETE" not in os.environ:
+        return argparse.Namespace(act=_tui, json=False, plain=False, readonly=bool(words))
+    from appliance.commands import completion
+
+    parser = build_parser()
+    completion.complete(parser)
+    return parser.parse_args(words)
 
 
 class Parser(argparse.ArgumentParser):
@@ -98,6 +85,29 @@ class Parser(argparse.ArgumentParser):
 
 def build_parser() -> argparse.ArgumentParser:
     """The whole command line."""
+    from appliance.commands import (
+        audit,
+        bench,
+        bundle,
+        completion,
+        db,
+        evaluate,
+        export,
+        harness,
+        images,
+        keep,
+        look,
+        policy,
+        proxy,
+        run,
+        sandboxes,
+        service,
+        steer,
+        tasks,
+        tree,
+        trees,
+    )
+
     parser = Parser(
         prog="corral",
         description="Train agent policies inside the harnesses they will run in.",
@@ -143,6 +153,8 @@ def _tui(arguments: argparse.Namespace) -> None:
 
     def start_demo() -> None:
         from appliance import running
+        from appliance.commands import run
+        from appliance.config import resolve
 
         run.detach(running.create(home(), resolve(run.DEMO)))
 

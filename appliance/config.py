@@ -18,6 +18,7 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, SettingsConfigDic
 from pydantic_settings.exceptions import SettingsError
 
 from appliance.errors import ConfigError
+from appliance.homes import CHECKOUT, home, podman_home
 from appliance.sections import (
     BranchesSection,
     ColdstartSection,
@@ -32,10 +33,10 @@ from appliance.sections import (
     TrainSection,
 )
 
+__all__ = ["CHECKOUT", "RunConfig", "from_record", "home", "leaves", "num_gpus", "podman_home", "resolve", "sources"]
 ENV_PREFIX = "CORRAL_RUN_"
 LISTS = ("harnesses", "tasks.families", "train.harness_weights")
 """Keys whose text on the command line is a list, parted by commas."""
-CHECKOUT = Path(__file__).resolve().parent.parent
 
 
 class RunConfig(Section):
@@ -101,18 +102,6 @@ def num_gpus() -> int:
     """NVIDIA GPUs that the driver shows."""
     folder = Path("/proc/driver/nvidia/gpus")
     return len(list(folder.iterdir())) if folder.is_dir() else 0
-
-
-def home() -> Path:
-    """`$CORRAL_HOME`, by default `corral` in the XDG data folder."""
-    if explicit := os.environ.get("CORRAL_HOME"):
-        return Path(explicit).expanduser().resolve()
-    return Path(os.environ.get("XDG_DATA_HOME", "~/.local/share")).expanduser().resolve() / "corral"
-
-
-def podman_home(home: Path) -> Path:
-    """Whose images and container storage are used: `$CORRAL_PODMAN_HOME`, so that records can share one, or `home`."""
-    return Path(os.environ.get("CORRAL_PODMAN_HOME") or home).expanduser().resolve()
 
 
 def resolve(path: Path | None, overrides: Mapping[str, str] | None = None) -> RunConfig:

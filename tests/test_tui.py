@@ -334,7 +334,7 @@ def test_no_color_leaves_only_greys(busy: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_starting_imports_nothing_heavy() -> None:
-    code = "import sys, tui.app; print(*sys.modules)"
+    code = "import sys, appliance.cli, tui.app; print(*sys.modules)"
     root = Path(__file__).parents[1]
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=root)
     assert not {"torch", "transformers", "vllm", "podman", "uvicorn", "pydantic"} & set(found.stdout.split())

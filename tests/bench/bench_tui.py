@@ -107,7 +107,7 @@ def fill_calls(home: Path, calls: int) -> None:
 def first_screen_s(home: Path) -> float:
     """A new interpreter until the first screen is drawn, in seconds."""
     code = (
-        "import asyncio, sys; from pathlib import Path; from tui.app import CorralApp\n"
+        "import asyncio, sys, appliance.cli; from pathlib import Path; from tui.app import CorralApp\n"
         "async def go():\n"
         "    app = CorralApp(Path(sys.argv[1]))\n"
         "    async with app.run_test(size=(120, 40)) as pilot:\n"

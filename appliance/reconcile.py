@@ -16,8 +16,8 @@ import anyio
 
 from appliance import workshop
 from appliance.container import FOLDER_LABEL, MAKER_LABEL, OWNER_LABEL, is_alive
-from appliance.errors import HostError, SandboxError
-from appliance.podmanconf import podman_environment
+from appliance.errors import HostError
+from appliance.podmanconf import podman_environment, remedy_of
 from appliance.sandbox import Podman
 
 
@@ -25,8 +25,14 @@ def sandboxes(home: Path) -> list[dict[str, Any]]:
     """[{name, state, image, run, rollout, owner, created_at, pid}], the oldest first; owner: `alive` or `gone`."""
     command = ["podman", "ps", "--all", "--filter", f"label={OWNER_LABEL}=1", "--format", "json"]
     shown = _podman(home, command)
+    try:
+        entries = json.loads(shown or "[]")
+    except ValueError as error:
+        raise HostError(
+            f"podman ps answered in other words than JSON: {shown[:80]!r}", "run `corral doctor`"
+        ) from error
     found = []
-    for entry in json.loads(shown or "[]"):
+    for entry in entries:
         labels = entry["Labels"] or {}
         found.append(
             {
@@ -67,7 +73,7 @@ def logs(home: Path, name: str, lines: int) -> str:
     )
     told = done.stdout.decode(errors="replace")
     if done.returncode:
-        raise SandboxError("lost", f"podman logs: {told.strip()[-300:]}")
+        raise HostError(f"podman logs: {told.strip()[-300:]}", remedy_of(told))
     return told
 
 
@@ -105,5 +111,5 @@ def _rollout_of(labels: dict[str, str]) -> str:
 def _podman(home: Path, command: list[str]) -> str:
     done = subprocess.run(command, env=podman_environment(home), capture_output=True, text=True, check=False)
     if done.returncode:
-        raise SandboxError("lost", f"{' '.join(command[:2])}: {done.stderr.strip()[-300:]}")
+        raise HostError(f"{' '.join(command[:2])}: {done.stderr.strip()[-300:]}", remedy_of(done.stderr))
     return done.stdout

@@ -88,18 +88,21 @@ class SpokenTeacher:
     grafts = False
 
     def __init__(self, commands: Sequence[str], command_text: str, final_text: str) -> None:
-        self._commands, self._command_text, self._final_text = tuple(commands), command_text, final_text
+        self._final_text = final_text
+        self._spoken = [_spoken(command_text, command) for command in commands]
 
     async def answer(
         self, session: object, request: Request, prompt_ids: TokenIds | None
     ) -> tuple[Answer, Sample | None]:
         """The text that makes the harness run the next command, or its closing words."""
-        turn = sum(message.role == "assistant" for message in request.messages)
-        text = self._final_text or "done"
-        if turn < len(self._commands):
-            command = self._commands[turn]
-            text = self._command_text.replace("{command_json}", json.dumps(command)).replace("{command}", command)
+        own = {text.strip() for text in self._spoken}  # some harnesses put words of theirs into the policy's mouth
+        turn = sum(message.role == "assistant" and message.content.strip() in own for message in request.messages)
+        text = self._spoken[turn] if turn < len(self._spoken) else self._final_text or "done"
         return Answer(Message("assistant", text), StopReason.STOP), None
+
+
+def _spoken(text: str, command: str) -> str:
+    return text.replace("{command_json}", json.dumps(command)).replace("{command}", command)
 
 
 class ScriptedTeacher:

@@ -124,7 +124,11 @@ def test_a_harness_without_tools_is_told_in_its_own_words() -> None:
     policy = ScriptedPolicy(SpokenTeacher(['echo "a"'], '{"keys": {command_json}}', "the end"))
     first = sampled(policy, (Message("user", "go"),), ())
     assert byte_renderer().parse(first.sampled_ids, ()).content == '{"keys": "echo \\"a\\""}'
-    last = sampled(policy, (Message("user", "go"), Message("assistant", "x"), Message("user", "ok")), ())
+    # Words that the harness put there itself, as aider's "Ok.", are no turn of the teacher's.
+    again = sampled(policy, (Message("user", "go"), Message("assistant", "Ok."), Message("user", "ok")), ())
+    assert byte_renderer().parse(again.sampled_ids, ()).content == '{"keys": "echo \\"a\\""}'
+    told = Message("assistant", '{"keys": "echo \\"a\\""}\n')
+    last = sampled(policy, (Message("user", "go"), told, Message("user", "ok")), ())
     assert byte_renderer().parse(last.sampled_ids, ()).content == "the end"
 
 

@@ -20,9 +20,11 @@ import pytest
 from appliance import workshop
 from appliance.config import home, podman_home
 from appliance.container import is_alive, maker
+from appliance.errors import HostError
 from appliance.images import base_ref, build_images
 from appliance.podmanconf import PodmanPlaces
 from appliance.podmanservice import runtime_containers
+from appliance.reconcile import sandboxes
 from appliance.sandbox import Podman, SandboxSpec
 from appliance.store import Store
 from appliance.supervisor import owner_of
@@ -46,6 +48,20 @@ def test_a_process_is_alive_under_its_own_start_time_only() -> None:
     assert not is_alive(f"{os.getpid()}:1")
     assert not is_alive("")
     assert not is_alive("99999999:5")
+
+
+@pytest.mark.parametrize(
+    ("podman", "said"), [("echo boom >&2; exit 125", "boom"), ("echo podman version 9", "other words than JSON")]
+)
+def test_a_podman_that_does_not_answer_is_told_with_a_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, podman: str, said: str
+) -> None:
+    (tmp_path / "podman").write_text(f"#!/bin/sh\n{podman}\n")
+    (tmp_path / "podman").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    with pytest.raises(HostError, match=said) as caught:
+        sandboxes(tmp_path / "home")
+    assert "corral doctor" in caught.value.remedy
 
 
 @pytest.mark.real

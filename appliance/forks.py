@@ -163,11 +163,10 @@ def _cause(n: int, earlier: Sequence[int], twin: int | None, role: Role, view: _
         return (Cause.STRAY if call.call.kind is CallKind.STRAY else Cause.AUXILIARY), nearest, ""
     if parent is None and all(roles[e].branch is Branch.AUXILIARY for e in earlier):
         return Cause.AUXILIARY, nearest, "the agent's first call, after side calls"
-    if role.branch is Branch.COMPACTION and role.reentered is not None:
-        detail = f"wrote the summary that call {_sequence(role.reentered, view)} starts from"
-        return Cause.COMPACTION, nearest, detail
-    if role.branch is Branch.COMPACTION and (begins or not _echoes(view.calls[nearest], call)):
-        return Cause.COMPACTION, nearest, f"{role.kept} messages of the old history were kept"
+    if role.branch is Branch.COMPACTION:
+        detail = _compacted(role, call, begins or not _echoes(view.calls[nearest], call), view)
+        if detail:
+            return Cause.COMPACTION, nearest, detail
     rivals = [e for e in earlier if _asks_the_same(e, n, view)]
     if rivals and role.branch is Branch.SUB_AGENT and agent(call.call) != agent(view.calls[rivals[-1]].call):
         return Cause.SUB_AGENT, rivals[-1], "another agent with the same task"
@@ -178,6 +177,15 @@ def _cause(n: int, earlier: Sequence[int], twin: int | None, role: Role, view: _
     if twin is not None and parent is not None:
         return _compared(view.calls[twin], call, twin, view, answered=False)
     return _compared(view.calls[nearest], call, nearest, view, answered=parent is not None)
+
+
+def _compacted(role: Role, call: Said, starts_anew: bool, view: _View) -> str:
+    """What a compaction call has to do with a summary; "" for one that only goes on after it."""
+    if role.reentered is not None:
+        return f"wrote the summary that call {_sequence(role.reentered, view)} starts from"
+    if call.call.kind is CallKind.AUXILIARY:
+        return "wrote a summary that no call starts from"
+    return f"{role.kept} messages of the old history were kept" if starts_anew else ""
 
 
 def _nearest(n: int, earlier: Sequence[int], view: _View) -> int:

@@ -265,6 +265,7 @@ async def test_a_second_compaction_is_one_too(tmp_path: Path) -> None:
         begun = (SYSTEM, {"role": "user", "content": f"Earlier work in short: {one} Go on."})
         second = await at.ask(*begun)
         await at.ask(*begun, second, result(second, "a b"), ask, tools=())
+        assert [f.detail for f in at.forks()][-1] == "wrote a summary that no call starts from"
         await at.ask(SYSTEM, {"role": "user", "content": f"Earlier work in short: {two} Go on."})
         assert at.branches() == [Branch.CONTINUATION, *[Branch.COMPACTION] * 4]
         assert [r.reentered for r in at.found()[1].roles] == [None, 2, None, 4, None]

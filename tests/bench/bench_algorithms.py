@@ -152,7 +152,7 @@ def branch_shares(store: Store, run_id: str) -> dict[str, float]:
     for _, _, metrics in store.steps(run_id):
         for name, value in metrics.items():
             kind, _, branch = name.partition("/")
-            if kind == "trained_tokens":
+            if kind == "trained_tokens" and branch:
                 found[branch] = found.get(branch, 0.0) + value
     return found
 

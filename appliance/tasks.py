@@ -114,7 +114,7 @@ class Pack:
         known = sorted({task.family for task in self.tasks})
         for family in families:
             if family not in known:
-                near = difflib.get_close_matches(family, known, n=1)
+                near = difflib.get_close_matches(family, known, n=1, cutoff=0.7)
                 remedy = f"did you mean {near[0]}?" if near else f"name some of {', '.join(known)}, or none for all"
                 raise PackError(f"tasks.families: {self.path} has no family {family!r}", remedy)
         return replace(self, tasks=tuple(t for t in self.tasks if t.family in families)) if families else self

@@ -75,11 +75,12 @@ class Findings:
 
 @dataclass(frozen=True, slots=True)
 class Graded:
-    """One grading: the reward or why there is none, and how long it took."""
+    """One grading: the reward or why there is none, how long it took, and whether that was too long."""
 
     reward: float | None
     why: str
     seconds: float
+    timed_out: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,7 +360,7 @@ def _lay_over(theirs: Path, before: Path, shop: Workshop) -> None:
 
 def _read(verdict: Path, ended: Outcome) -> Graded:
     if ended.timed_out:
-        return Graded(None, "its grader ran into the time limit", ended.seconds)
+        return Graded(None, "its grader ran into the time limit", ended.seconds, timed_out=True)
     try:
         return Graded(read_reward(verdict).value, "", ended.seconds)
     except GraderError as error:
@@ -368,7 +369,10 @@ def _read(verdict: Path, ended: Outcome) -> Graded:
 
 def _note_difference(found: Findings, what: str, graded: Sequence[Graded]) -> None:
     rewards = [g.reward for g in graded]
-    if len(set(rewards)) > 1:
+    late = sum(g.timed_out for g in graded)
+    if late and len({g.reward for g in graded if not g.timed_out}) == 1:  # one verdict, not always in time
+        found.problems.setdefault("slow", f"{what}: {late} of {len(graded)} gradings ran into the time limit")
+    elif len(set(rewards)) > 1:
         shown = ", ".join("none" if r is None else f"{r:g}" for r in rewards)
         found.problems["flaky"] = f"{what} was graded {shown}"
 

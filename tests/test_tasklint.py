@@ -15,7 +15,7 @@ from appliance.errors import SandboxError
 from appliance.images import remove_image
 from appliance.podmanconf import podman_environment
 from appliance.taskimages import task_images
-from appliance.tasklint import Findings, findings_of, report
+from appliance.tasklint import Findings, Graded, _note_difference, findings_of, report
 from appliance.tasks import Task, load_pack
 
 SOUND = '[ "$(cat out.txt 2>/dev/null)" = "$(wc -l < in.txt)" ] && r=1 || r=0; echo $r > /logs/verifier/reward.txt\n'
@@ -56,6 +56,20 @@ def test_a_host_that_fails_is_no_fault_of_the_task(tmp_path: Path) -> None:
     assert lost.problems == {"unchecked": "sandbox:no_start, 3 times: no such device"}
     found = report([lost])
     assert (found["unchecked"], found["impossible"], found["null_mean"]) == (["sound"], [], None)
+
+
+def test_a_grader_that_is_sometimes_too_late_is_slow_and_one_that_changes_its_mind_is_flaky() -> None:
+    late = Graded(None, "its grader ran into the time limit", 20.0, timed_out=True)
+    for graded, problems in (
+        ([Graded(1.0, "", 1.0), late], {"slow": "the workspace: 1 of 2 gradings ran into the time limit"}),
+        ([Graded(1.0, "", 1.0), late, Graded(0.5, "", 1.0)], {"flaky": "the workspace was graded 1, none, 0.5"}),
+        ([Graded(1.0, "", 1.0), Graded(None, "nothing written", 1.0)], {"flaky": "the workspace was graded 1, none"}),
+        ([late, late], {}),
+        ([Graded(1.0, "", 1.0)] * 3, {}),
+    ):
+        found = Findings("t")
+        _note_difference(found, "the workspace", graded)
+        assert found.problems == problems
 
 
 @pytest.mark.real

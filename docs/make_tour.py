@@ -39,7 +39,8 @@ class Shot:
 
 SHOTS = (
     Shot("runs", "1"),
-    Shot("curve", "3"),
+    Shot("form", "n"),
+    Shot("curve", "escape 3"),
     Shot("rollouts", "G enter"),
     Shot("calls", "enter"),
     Shot("tree", "6 j"),

@@ -15,6 +15,8 @@ import hashlib
 import json
 import os
 import random
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -69,6 +71,8 @@ class Chaos:
     graded: dict[int, tuple[int, float]] = field(default_factory=dict)
     lost: set[int] = field(default_factory=set)
     repeated: set[int] = field(default_factory=set)
+    given_up: set[str] = field(default_factory=set)
+    """Runs that failed of themselves: of taught rollouts that all failed, for one, nothing can be learnt."""
     batches: int = 0
     batch: int = 24
     steps: int = 10
@@ -86,7 +90,7 @@ class Chaos:
         elif run_id := self._unfinished():
             words = ["-m", "appliance.cli", "resume", run_id, "--plain"]
         else:
-            own_settings = {"train.steps": self.steps, "seed": self.seed + self.batches}
+            own_settings = {"train.steps": self.steps, "seed": self.seed + self.batches, "tasks.pack": self._pack()}
             settings = [w for key, value in (TRAIN | own_settings).items() for w in ("--set", f"{key}={value}")]
             words = ["-m", "appliance.cli", "train", str(CHECKOUT / "data" / "demo.toml"), *settings]
         own = {"CORRAL_HOME": str(self.folder), "CORRAL_PODMAN_HOME": str(podman_home(home()))}
@@ -95,15 +99,34 @@ class Chaos:
                 [sys.executable, *words], env=os.environ | own, stdout=log, stderr=log, start_new_session=True
             )
 
+    def _pack(self) -> Path:
+        """The demo's tasks with time enough for a machine that has more to do than this."""
+        pack = self.folder / "pack"
+        if not pack.exists():
+            shutil.copytree(CHECKOUT / "data" / "pocket", pack)
+            for file in pack.rglob("task.toml"):
+                text = file.read_text(encoding="utf-8")
+                file.write_text(re.sub(r"timeout_sec = .*", "timeout_sec = 600.0", text), encoding="utf-8")
+        return pack
+
     def _unfinished(self) -> str:
-        """The newest run that is not done; '' without one."""
-        with suppress(CorralError):
-            store = Store.open(self.folder / "record.db", readonly=True)
-            try:
-                return next((run.id for run in store.runs() if run.state is not RunState.DONE), "")
-            finally:
-                store.close()
+        """The newest run that is not done and was not given up; '' without one, or before there is a record."""
+        tries = 10 if (self.folder / "record.db").exists() else 0
+        for _ in range(tries):  # one that is busy, or was killed in its making, is no reason for another run
+            with suppress(CorralError):
+                store = Store.open(self.folder / "record.db", readonly=True)
+                try:
+                    open_runs = (run.id for run in store.runs() if run.state is not RunState.DONE)
+                    return next((run_id for run_id in open_runs if run_id not in self.given_up), "")
+                finally:
+                    store.close()
+            time.sleep(1.0)
         return ""
+
+    def give_up(self) -> None:
+        """The next start begins another run instead of the one that failed."""
+        self.given_up.add(self._unfinished())
+        self.batches += 1
 
     def end(self) -> None:
         """Ends what this drill started."""
@@ -297,7 +320,8 @@ async def left_behind(folder: Path) -> list[str]:
         listed = {c.id for c in runtime_containers(places.storage)}
         known = {entry["Id"] for entry in await podman.request("GET", "/containers/json", {"all": "true"})}
         await anyio.sleep(REMOVAL_S)
-        left += sorted((listed - known) & {c.id for c in runtime_containers(places.storage)})
+        forgotten = sorted((listed - known) & {c.id for c in runtime_containers(places.storage)})
+    left += [name for name in forgotten if is_of(folder, places.storage, name)]
     left += [str(path) for path in (folder / "sandboxes").glob("*")]
     left += [line for line in Path("/proc/mounts").read_text().splitlines() if str(folder) in line]
     for process in psutil.process_iter():
@@ -307,6 +331,13 @@ async def left_behind(folder: Path) -> list[str]:
             if not is_ours and any(str(folder) in word or owner_of(folder) in word for word in words[1:]):
                 left.append(" ".join(words)[:200])
     return left
+
+
+def is_of(folder: Path, storage: Path, container: str) -> bool:
+    """Whether a container that only the OCI runtime still knows mounts something of this record's."""
+    with suppress(OSError):
+        return str(folder) in (storage / "overlay-containers" / container / "userdata" / "config.json").read_text()
+    return False
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -33,6 +33,7 @@ PAUSE_S = (0.2, 2.5)
 WAIT_S = 25.0
 """How long a volley waits for one of the processes it still has to kill."""
 LULL_S = 120.0
+MOST_FAILURES = 3
 """By when the run must have gone on after a volley; it does so much sooner unless it cannot."""
 
 
@@ -47,6 +48,8 @@ class Volleys:
     volleys: int = 0
     stuck: int = 0
     left: list[str] = field(default_factory=list)
+    failures: int = 0
+    killed_before: int = -1
 
     @property
     def file(self) -> Path:
@@ -64,6 +67,7 @@ class Volleys:
         chaos.calls = {int(number): digest for number, digest in was["calls"].items()}
         chaos.graded = {int(number): (attempt, reward) for number, (attempt, reward) in was["graded"].items()}
         chaos.seen = {(pid, started_at) for pid, started_at in was["seen"]}
+        chaos.given_up = set(was.get("given_up", []))
         self.seconds, self.turns, self.volleys = was["seconds"], was["turns"], was["volleys"]
         self.stuck, self.left = was["stuck"], was["left"]
 
@@ -74,7 +78,7 @@ class Volleys:
             "by_process": chaos.by_process, "batches": chaos.batches, "lost": sorted(chaos.lost),
             "repeated": sorted(chaos.repeated), "calls": chaos.calls, "graded": chaos.graded,
             "seen": sorted(chaos.seen), "seconds": self.seconds, "turns": self.turns, "volleys": self.volleys,
-            "stuck": self.stuck, "left": self.left,
+            "stuck": self.stuck, "left": self.left, "given_up": sorted(chaos.given_up),
         }  # fmt: skip
         self.file.write_text(json.dumps(now), encoding="utf-8")
 
@@ -107,11 +111,19 @@ class Volleys:
 
     def alive(self) -> None:
         """Sees that a supervisor runs: the next run when one is done, the same one after anything else."""
-        process = self.chaos.process
-        if process is not None and process.poll() is None:
+        process, kills = self.chaos.process, sum(self.chaos.by_process.values())
+        code = process.poll() if process is not None else 0
+        if code is None:
             return
-        if process is None or process.poll() == 0:
+        failed_by_itself = code != 0 and kills == self.killed_before
+        self.failures = self.failures + 1 if failed_by_itself else 0
+        if self.failures > MOST_FAILURES:
+            raise RuntimeError(f"the run fails of itself, see {self.chaos.folder}/console.log")
+        if failed_by_itself:
+            self.chaos.give_up()
+        elif code == 0:
             self.chaos.batches += 1
+        self.killed_before = kills
         self.chaos.start()
 
     def volley(self, chance: random.Random) -> None:
@@ -163,7 +175,12 @@ class Volleys:
         found = self.chaos.verdict()
         found["left_behind"] += len(self.left)
         found["named"] += self.left
-        found |= {"volleys": self.volleys, "without_progress": self.stuck, "runs": self.chaos.batches}
+        found |= {
+            "volleys": self.volleys,
+            "without_progress": self.stuck,
+            "runs": self.chaos.batches,
+            "runs_given_up": len(self.chaos.given_up),
+        }
         found |= {"turns": self.turns, "minutes": round(self.seconds / 60, 1), "missing": len(self.missing())}
         (self.chaos.folder / "chaos.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
         return found

@@ -83,6 +83,7 @@ class Listing(ScrollView, Generic[T], can_focus=True):
         self._shape = shape
         self._all: Sequence[T] = ()
         self._items: Sequence[T] = ()
+        self._is_told = False
         self._filter = ""
         self._cursor = 0
         self._marked: set[str] = set()
@@ -92,7 +93,7 @@ class Listing(ScrollView, Generic[T], can_focus=True):
 
     def show(self, items: Sequence[T]) -> None:
         """Draws these items; the cursor stays on its item, or on the last one when following."""
-        self._all = items
+        self._all, self._is_told = items, True
         self._refilter()
 
     def filter(self, text: str) -> None:
@@ -224,7 +225,7 @@ class Listing(ScrollView, Generic[T], can_focus=True):
             item = self._items[row]
             sign = "◆" if self._shape.key(item) in self._marked else "▎" if at_cursor else " "
             return self._strip(self._shape.cells(item), width, style, sign)
-        if not self._items and 2 <= y < 2 + len(self._shape.empty.split("\n")):
+        if self._is_told and not self._items and 2 <= y < 2 + len(self._shape.empty.split("\n")):
             text = "Nothing matches the filter." if self._filter and self._all else self._shape.empty
             lines = [*text.split("\n"), "", "", "", "", "", ""]
             muted = base + self.get_component_rich_style("listing--muted", partial=True)

@@ -1,4 +1,4 @@
-"""Harnesses that fork in every rollout, in real sandboxes: which branches they make, and what a setting trains of them.
+"""Harnesses that really fork, in real sandboxes: which branches they make, and what a setting trains of them.
 
 Their scripted policy plays a task whose second command needs what the first one printed.
 """

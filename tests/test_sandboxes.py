@@ -77,11 +77,13 @@ def test_sandboxes_are_listed_stopped_and_pruned() -> None:
 async def listed_and_stopped(name: str) -> None:
     async with Podman(podman_home(home())) as podman:
         try:
-            await podman.start(SandboxSpec(name, base_ref(), ("sleep", "600")))
+            await podman.start(SandboxSpec(name, base_ref(), ("sh", "-c", "echo it has begun; exec sleep 600")))
             rows = json.loads((await anyio.to_thread.run_sync(corral, "list", "--json")).stdout)["sandboxes"]
             (row,) = [row for row in rows if row["name"] == name]
             assert (row["state"], row["owner"], row["image"]) == ("running", "alive", base_ref())
             assert name in (await anyio.to_thread.run_sync(corral)).stdout
+            log = json.loads((await anyio.to_thread.run_sync(corral, "logs", name, "--json")).stdout)
+            assert log == {"sandbox": name, "log": "it has begun\n"}
             pruned = json.loads((await anyio.to_thread.run_sync(corral, "prune", "--json")).stdout)["removed"]
             assert name not in pruned  # its maker, this process, lives
             stopped = await anyio.to_thread.run_sync(corral, "stop", name[:-1], "--grace", "0", "--json")

@@ -204,12 +204,26 @@ def _drift(values: list[float]) -> float:
 async def _left(folder: Path, owner: str) -> int:
     """Sandboxes, folders and cgroups that should be gone; asked of a Podman of its own."""
     from appliance.config import podman_home
+    from appliance.podmanconf import PodmanPlaces
+    from appliance.podmanservice import runtime_containers
     from appliance.sandbox import Podman
 
     async with Podman(podman_home(folder)) as podman:
-        containers = await podman.list({"corral.owner": owner})
-        forgotten = await podman.reconcile({"corral.owner": owner})
-    return len({*containers, *forgotten}) + len(list((folder / "sandboxes").glob("*")))
+        containers = set(await podman.list({"corral.owner": owner}))
+        # What Podman itself forgot tells by its mounts whose it was: others may share this storage.
+        storage = PodmanPlaces.under(podman_home(folder)).storage
+        configs = storage.glob("*-containers/*/userdata/config.json")
+        ours = {path.parents[1].name for path in configs if _names(path, folder)}
+        left = containers | {container.id for container in runtime_containers(storage) if container.id in ours}
+        await podman.reconcile({"corral.owner": owner})
+    return len(left) + len(list((folder / "sandboxes").glob("*")))
+
+
+def _names(config: Path, folder: Path) -> bool:
+    try:
+        return str(folder) in config.read_text()
+    except OSError:  # it was being removed
+        return False
 
 
 async def _at_once(act: Callable[[], Awaitable[None]], times: int, width: int) -> None:

@@ -184,4 +184,3 @@ def _check_name(files: dict[str, bytes | Path]) -> str:
     if len(found) != 1:
         raise Refused(f"reward/ has no reward.sh and several checks: {', '.join(found)}")
     return found[0]
-

@@ -21,6 +21,8 @@ from appliance.oom import OomWatch, watch_oom
 from appliance.podmanconf import HostTraits, PodmanPlaces
 from appliance.podmanservice import RuntimeContainer, remove_dead_sockets, runtime_containers
 
+REMOVAL_S, REMOVAL_LOOKS = 1.0, 3  # on a busy machine a removal takes seconds
+
 
 class Machine:
     """This machine."""
@@ -31,6 +33,19 @@ class Machine:
     async def runtime_containers(self, storage: Path) -> list[RuntimeContainer]:
         """What the OCI runtime itself has under `storage`."""
         return await to_thread.run_sync(runtime_containers, storage)
+
+    async def remove_forgotten(
+        self, storage: Path, listed: Sequence[RuntimeContainer], known: Collection[str]
+    ) -> list[str]:
+        """Remove those listed that Podman does not know; their ids. One that it was just removing is no such one."""
+        forgotten = [container for container in listed if container.id not in known]
+        for _ in range(REMOVAL_LOOKS if forgotten else 0):
+            await anyio.sleep(REMOVAL_S)
+            still = {container.id for container in await self.runtime_containers(storage)}
+            forgotten = [container for container in forgotten if container.id in still]
+        for container in forgotten:
+            await self.delete(container)
+        return [container.id for container in forgotten]
 
     async def delete(self, container: RuntimeContainer) -> None:
         """Have one that Podman forgot gone."""

@@ -33,9 +33,7 @@ class Report:
     refused: dict[str, str] = field(default_factory=dict)
 
 
-def import_pack(
-    source: Path, out: Path, split: str = "train", dockerfiles: Dockerfiles = Dockerfiles.PLACE
-) -> Report:
+def import_pack(source: Path, out: Path, split: str = "train", dockerfiles: Dockerfiles = Dockerfiles.PLACE) -> Report:
     """Reads every task at `source` and writes a pack to `out`, which must not exist yet.
 
     `dockerfiles`: what becomes of Harbor's.

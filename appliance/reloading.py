@@ -54,9 +54,7 @@ async def reloading(
         group.cancel_scope.cancel()
 
 
-async def _follow(
-    shelf: Shelf, in_force: InForce, image_exists: Callable[[str], Awaitable[bool]], log: Log
-) -> None:
+async def _follow(shelf: Shelf, in_force: InForce, image_exists: Callable[[str], Awaitable[bool]], log: Log) -> None:
     async for names, broken in shelf.changes():
         for error in broken:
             log("warning", "harness", f"{error.message}; what it said before stays in force ({error.remedy})")

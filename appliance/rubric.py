@@ -79,9 +79,7 @@ class Left:
     num_more: int = 0
 
 
-def prompt(
-    instruction: str, rubric: Rubric, left: Left, mark: str, max_chars: int = MAX_ALL_CHARS
-) -> tuple[str, str]:
+def prompt(instruction: str, rubric: Rubric, left: Left, mark: str, max_chars: int = MAX_ALL_CHARS) -> tuple[str, str]:
     """(system, user) for one vote, with at most `max_chars` of the files; `mark`: a word that the agent cannot know."""
     system = (
         "You grade the work of another program against a rubric. You see its task and the files it left. Everything "

@@ -54,7 +54,6 @@ FOREIGN_TEARDOWN_S = 5.0
 START_S = 60.0
 PATIENCE_S = (0.1, 0.5, 2.0, 5.0)
 """Pauses between tries of what needs a service and may be tried again: it was killed, and its end is noticed late."""
-REMOVAL_S = 1.0
 MOST_WAITING = 1024  # threads that wait for the end of a sandbox
 
 
@@ -236,19 +235,13 @@ class Podman:
         # The runtime is asked first: what it starts in between is then known to Podman, or not in its answer.
         listed = await self._machine.runtime_containers(self._places.storage)
         known = {entry["Id"] for entry in await self.request("GET", "/containers/json", params={"all": "true"})}
-        forgotten = [container for container in listed if container.id not in known]
-        if forgotten:  # one that Podman was removing between the two looks is gone at the third
-            await anyio.sleep(REMOVAL_S)
-            still = {container.id for container in await self._machine.runtime_containers(self._places.storage)}
-            forgotten = [container for container in forgotten if container.id in still]
-        for container in forgotten:
-            await self._machine.delete(container)
+        forgotten = await self._machine.remove_forgotten(self._places.storage, listed, known)
         entries = await self.request("GET", "/containers/json", params={"all": "true", "external": "true"})
         halves = half_made(entries, time.time() - START_S)
         for container_id in halves:
             await self._remove(container_id)
         await self._machine.clean(self._places, known)
-        return [container.id for container in forgotten] + halves
+        return forgotten + halves
 
     async def _launch(self, spec: SandboxSpec) -> float:
         """Create and start; the moment from which its time counts."""

@@ -82,6 +82,7 @@ LIST
     if [ -n "$TESTING" ]; then  # a Podman host by ssh:// is tried on a server of the test's own, on loopback
         echo "ssh:openssh-client:openssh-clients:openssh"
         echo "sshd:openssh-server:openssh-server:openssh"
+        echo "tmux:tmux:tmux:tmux"  # the terminal that the UI's tests are driven in
     fi
 }
 

@@ -6,7 +6,8 @@
              different rewards make it *flaky*
     forger   writes rewards and its own graders, interpreters and start-up files wherever it can: a reward above the
              null agent's makes it *forgeable*
-    copier   leaves what a sibling's oracle left (same family): a full reward makes it *free*, as a fixed answer passes
+    copier   leaves what a sibling's oracle left (same family), where that is another answer than its own: a full reward
+             makes it *free*, as a fixed answer passes; so does one answer to all
 
 Everything runs in the sandboxes that rollouts use, so what the linter says holds there; a task that brings a Dockerfile
 is probed in its own image, which is built where it is missing.
@@ -32,10 +33,13 @@ from appliance.grade import read_reward
 from appliance.sandbox import Limits, Mount, Outcome, Podman, SandboxSpec
 from appliance.taskimages import TaskImages, build_task_images
 from appliance.tasks import Pack, Task
+from appliance.workdiff import answer_of, lay_over
 from appliance.workshop import Workshop
 
 SLOW_SHARE = 0.5
 """A task is slow when its grader or its oracle takes more than this share of its time limit."""
+COPIED = 6
+"""How many siblings are tried for an answer that is another than the task's own; small numbers are often the same."""
 RETRIES = 2
 """How often a task is probed again whose sandboxes failed."""
 DISK_BYTES, NUM_FILES = 512 << 20, 100_000
@@ -71,6 +75,7 @@ class Findings:
     oracle: float | None = None
     problems: dict[str, str] = field(default_factory=dict)
     seconds: float = 0.0
+    answer: dict[str, str] = field(default_factory=dict)  # path → hash of what the oracle made, changed or removed
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +147,7 @@ class Linter:
                 why = f"exit code {ended.exit_code}" if not ended.timed_out else "it ran into the time limit"
                 found.problems["impossible"] = f"its oracle fails: {why}: {ended.output.strip()[-200:]}"
                 return
+            found.answer = await to_thread.run_sync(answer_of, shop.workspace, task.environment_files)
             graded = [await self._grade(task, shop, "a"), await self._grade(task, shop, "b")]
         found.oracle = graded[0].reward
         if found.oracle is None or found.oracle < 1.0:
@@ -162,18 +168,27 @@ class Linter:
                 )
 
     async def _copier(self, task: Task, found: Findings) -> None:
-        siblings = [t for t in self._pack.tasks if t.family == task.family and t.name != task.name and t.solution]
-        if not siblings or found.oracle != 1.0:
+        own = [t for t in self._pack.tasks if t.family == task.family and t.solution]
+        if len(own) < 2 or found.oracle != 1.0:
             return
-        sibling = next((t for t in siblings if t.name > task.name), siblings[0])
-        await self._build(sibling)
-        async with self._workspace(sibling, "sibling") as theirs, self._workspace(task, "copier") as shop:
-            if (await self._solve(sibling, theirs)).exit_code != 0:
-                return
-            await to_thread.run_sync(_lay_over, theirs.workspace, sibling.environment_files, shop)
-            copied = await self._grade(task, shop, "a")
-        if copied.reward == 1.0:
-            found.problems.setdefault("free", f"the answer of {sibling.name} earns 1 here too: it is a fixed answer")
+        at = [t.name for t in own].index(task.name)
+        for sibling in [*own[at + 1 :], *own[:at]][:COPIED]:
+            await self._build(sibling)
+            async with self._workspace(sibling, f"{task.name}-sibling") as theirs:
+                if (await self._solve(sibling, theirs)).exit_code != 0:
+                    return
+                if await to_thread.run_sync(answer_of, theirs.workspace, sibling.environment_files) == found.answer:
+                    continue  # right here too, be it by chance: the next one may tell
+                async with self._workspace(task, "copier") as shop:
+                    files = sibling.environment_files
+                    await to_thread.run_sync(lay_over, theirs.workspace, files, shop.workspace)
+                    await to_thread.run_sync(shop.hand_over)
+                    copied = await self._grade(task, shop, "a")
+            if copied.reward == 1.0:
+                why = f"the answer of {sibling.name} earns 1 here too: it is a fixed answer"
+                found.problems.setdefault("free", why)
+            return
+        found.problems.setdefault("free", "its answer is that of every sibling tried: it is a fixed answer")
 
     # ------------------------------------------------------------------ sandboxes
 
@@ -341,21 +356,6 @@ def _fresh_verdict(shop: Workshop, turn: str) -> Path:
     if shop.traits.is_root:
         shutil.chown(verdict, shop.traits.agent_host_id, shop.traits.agent_host_id)
     return verdict
-
-
-def _lay_over(theirs: Path, before: Path, shop: Workshop) -> None:
-    """What a sibling's oracle made or changed, put over this task's workspace."""
-    for file in sorted(theirs.rglob("*")):
-        if not file.is_file() or file.is_symlink():
-            continue
-        path = file.relative_to(theirs)
-        old = before / path
-        if not old.is_file() or old.read_bytes() != file.read_bytes():
-            target = shop.workspace / path
-            target.parent.mkdir(parents=True, exist_ok=True)
-            if not target.is_dir():
-                shutil.copyfile(file, target)
-    shop.hand_over()
 
 
 def _read(verdict: Path, ended: Outcome) -> Graded:

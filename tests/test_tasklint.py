@@ -17,6 +17,7 @@ from appliance.podmanconf import podman_environment
 from appliance.taskimages import task_images
 from appliance.tasklint import Findings, Graded, _note_difference, findings_of, report
 from appliance.tasks import Task, load_pack
+from appliance.workdiff import answer_of, lay_over
 
 SOUND = '[ "$(cat out.txt 2>/dev/null)" = "$(wc -l < in.txt)" ] && r=1 || r=0; echo $r > /logs/verifier/reward.txt\n'
 SOLVE = "cd /workspace && wc -l < in.txt > out.txt\n"
@@ -56,6 +57,25 @@ def test_a_host_that_fails_is_no_fault_of_the_task(tmp_path: Path) -> None:
     assert lost.problems == {"unchecked": "sandbox:no_start, 3 times: no such device"}
     found = report([lost])
     assert (found["unchecked"], found["impossible"], found["null_mean"]) == (["sound"], [], None)
+
+
+def test_an_answer_is_what_was_made_changed_or_removed(tmp_path: Path) -> None:
+    before, after, other = (tmp_path / name for name in ("before", "after", "other"))
+    for folder in (before, after, other):
+        (folder / "in").mkdir(parents=True)
+        for name in ("kept", "edited", "gone"):
+            (folder / "in" / name).write_text(name)
+    assert answer_of(after, before) == {}
+    (after / "in" / "edited").write_text("new")
+    (after / "in" / "gone").unlink()
+    (after / "out").mkdir()
+    (after / "out" / "made").write_text("made")
+    (after / "link").symlink_to("/etc/passwd")
+    found = answer_of(after, before)
+    assert found.pop("in/gone") == "" and set(found) == {"in/edited", "out/made"}
+    lay_over(after, before, other)
+    assert (other / "in" / "edited").read_text() == "new" and (other / "out" / "made").read_text() == "made"
+    assert (other / "in" / "gone").exists() and not (other / "link").is_symlink()
 
 
 def test_a_grader_that_is_sometimes_too_late_is_slow_and_one_that_changes_its_mind_is_flaky() -> None:

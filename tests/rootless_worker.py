@@ -36,7 +36,10 @@ PROBE = (
 
 def load(folder: Path, archive: str) -> dict[str, str]:
     environment = podman_environment(folder)
-    subprocess.run(["podman", "load", "-i", archive], env=environment, check=True, capture_output=True)
+    done = subprocess.run(
+        ["podman", "load", "-i", archive], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-1500:]
     return environment
 
 

@@ -72,6 +72,7 @@ def made(has_ids: bool) -> Iterator[User]:
             subprocess.run(user.command(*words), env=user.environment(), cwd="/", capture_output=True, check=False)
         for place in (f"/tmp/corral-{user.uid}", f"/tmp/podman-run-{user.uid}", f"/tmp/containers-user-{user.uid}"):
             shutil.rmtree(place, ignore_errors=True)
+        Path(f"/dev/shm/libpod_rootless_lock_{user.uid}").unlink(missing_ok=True)  # the number is used again
         subprocess.run(["userdel", "--remove", "--force", name], capture_output=True, check=False)
 
 

@@ -119,7 +119,7 @@ async def _one_attempt(
     finally:
         settled = await place.proxy.close(token)
     worked = time.monotonic()
-    _check(outcome, settled, slot)
+    _check(outcome, settled, slot, shorter(place.config.rollout.timeout_s, task.agent_timeout_s, "timeout_s", "agent"))
     place.store.move_rollout(rollout.id, RolloutState.GRADING)
     removed = await slot.fetch() + await to_thread.run_sync(freeze, slot.workshop.workspace)
     if removed:
@@ -144,7 +144,12 @@ async def _work(place: Place, task: Task, launch: Launch, slot: Slot, session: S
         await slot.end()
 
 
-def _check(outcome: Outcome, settled: Settled, slot: Slot) -> None:
+def shorter(of_run: float, of_task: float, key: str, section: str) -> str:
+    """Which of two time limits was in force, by the name under which it is changed."""
+    return f"rollout.{key}" if of_run <= of_task else f"the task's own [{section}] timeout_sec"
+
+
+def _check(outcome: Outcome, settled: Settled, slot: Slot, time_limit: str) -> None:
     """Tells a rollout that can be graded from one that cannot. Ending at a limit of calls or tokens is the policy's."""
     if settled.error is not None:
         raise settled.error
@@ -155,7 +160,7 @@ def _check(outcome: Outcome, settled: Settled, slot: Slot) -> None:
     if outcome.is_idle:
         raise _WithOutput("idle", "it waited for nothing and did nothing (rollout.idle_s)", outcome.output)
     if outcome.timed_out:
-        message = f"the harness was still running after {outcome.seconds:.0f} s (rollout.timeout_s)"
+        message = f"the harness was still running after {outcome.seconds:.0f} s ({time_limit})"
         raise _WithOutput("timeout", message, outcome.output)
     ended = f"the harness ended with exit code {outcome.exit_code}"
     hit = "".join(f"; it was held at its limit of {limit} (rollout.{limit})" for limit in outcome.limits_hit)
@@ -172,7 +177,8 @@ async def _grade(place: Place, rollout: Rollout, task: Task, slot: Slot) -> Rewa
     tests = await slot.to_grade(task.tests.resolve())
     outcome = await slot.host.podman.run(_grader_spec(place, rollout, task, slot, tests))
     if outcome.timed_out:
-        raise GraderError("timeout", f"{task.tests}/test.sh was still running after its time limit")
+        limit = shorter(place.config.rollout.grade_timeout_s, task.verifier_timeout_s, "grade_timeout_s", "verifier")
+        raise GraderError("timeout", f"{task.tests}/test.sh was still running after {outcome.seconds:.0f} s ({limit})")
     try:
         return read_reward(await slot.verdict())
     except GraderError as error:

@@ -15,7 +15,7 @@ from appliance.images import base_ref, build_images
 from appliance.pool import Host, Pool
 from appliance.proxy import Limits as ProxyLimits
 from appliance.proxy import Proxy
-from appliance.rollout import Place, make_rollout
+from appliance.rollout import Place, make_rollout, shorter
 from appliance.sandbox import Podman
 from appliance.store import Store
 from appliance.supervisor import proxy_directory
@@ -77,6 +77,11 @@ class Bench:
         (folder / "instruction.md").write_text("Write hi to out.txt.\n")
         (folder / "task.toml").write_text('[metadata]\nfamily = "tiny"\nsplit = "train"\n')
         return Task.from_dir(folder)
+
+
+def test_the_time_limit_that_was_in_force_is_named() -> None:
+    assert shorter(90, 600, "timeout_s", "agent") == "rollout.timeout_s"
+    assert shorter(900, 600, "timeout_s", "agent") == "the task's own [agent] timeout_sec"
 
 
 @pytest.fixture

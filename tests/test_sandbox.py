@@ -464,6 +464,7 @@ def faulty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
     monkeypatch.setattr(sandbox, "TEARDOWN_S", 0.3)
+    monkeypatch.setattr(sandbox, "PATIENCE_S", (0.01, 0.02))
 
     def make(**faults: str) -> Podman:
         monkeypatch.setenv("FAKE_PODMAN_FAULTS", json.dumps(faults))

@@ -65,6 +65,7 @@ def test_rollouts_put_live_ones_first_and_explain_the_one_under_the_cursor(busy:
     assert "sandbox:out_of_memory" in failed and "the sandbox used more than 1024 MiB" in failed
 
 
+@pytest.mark.slow
 def test_slow_and_hung_look_different(busy: Path) -> None:
     now = [(busy / "supervisor.lock").stat().st_mtime + 2]
     app, screens = CorralApp(busy, clock=lambda: now[0]), []
@@ -107,6 +108,7 @@ def test_the_log_shows_levels_and_parts_and_can_be_cut_down(busy: Path) -> None:
     assert "1 events" in one_part and "part grader" in one_part
 
 
+@pytest.mark.slow
 def test_the_log_follows_until_frozen(builder: Builder) -> None:
     run, screens = builder.run("r1"), []
     for number in range(40):
@@ -146,6 +148,7 @@ def test_enter_on_a_rollout_shows_its_calls_as_text_and_r_the_raw_bytes(busy: Pa
 # ---------------------------------------------------------------------- keys
 
 
+@pytest.mark.slow
 def test_j_k_g_and_upper_g_move_the_cursor(busy: Path) -> None:
     screens = drive(looking(busy), "j", "k", "G", "g", "2 G", "g")
     marked = [next(line for line in screen.split("\n") if line.startswith("▎")) for screen in screens]
@@ -154,6 +157,7 @@ def test_j_k_g_and_upper_g_move_the_cursor(busy: Path) -> None:
         assert text in line
 
 
+@pytest.mark.slow
 def test_slash_filters_and_esc_clears_then_goes_back(busy: Path) -> None:
     keys = ("2 slash s a n enter", "escape", "escape", "2 enter", "escape", "slash z z enter")
     filtered, cleared, back, calls, back_again, nothing = drive(looking(busy), *keys)
@@ -180,6 +184,7 @@ def test_y_copies_the_id_under_the_cursor(busy: Path) -> None:
     assert app.clipboard == "old-0412" and "copied old-0412" in screen
 
 
+@pytest.mark.slow
 def test_the_run_under_the_cursor_is_the_one_that_the_other_views_show(busy: Path) -> None:
     older, newer = drive(looking(busy), "j enter", "1 k 2")
     assert "No rollouts yet" in older and "5 live" in newer
@@ -206,6 +211,7 @@ def test_quitting_leaves_the_run_as_it_was(builder: Builder) -> None:
     assert list(sqlite3.connect(builder.store.path).iterdump()) == before
 
 
+@pytest.mark.slow
 def test_s_stops_the_run_after_a_yes_only(builder: Builder) -> None:
     builder.run("r1")
     builder.attend("r1")
@@ -276,6 +282,7 @@ def test_a_newer_or_foreign_record_is_explained(tmp_path: Path, builder: Builder
 # ---------------------------------------------------------------------- text that nobody trusts
 
 
+@pytest.mark.slow
 def test_escape_sequences_from_models_and_tasks_never_reach_the_terminal(builder: Builder) -> None:
     run = builder.run("r1", EVIL)
     builder.attend(run)
@@ -309,7 +316,8 @@ def test_wide_characters_stay_in_their_cells(builder: Builder) -> None:
 # ---------------------------------------------------------------------- size, colour, speed
 
 
-@pytest.mark.parametrize("size", [(30, 8), pytest.param((200, 60), marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [(30, 8), (200, 60)])
 def test_every_view_draws_in_any_size(busy: Path, size: tuple[int, int]) -> None:
     steps = ("1", "3", "4", "2 enter", "question_mark")
     for screen in drive(looking(busy), *steps, size=size):

@@ -44,6 +44,7 @@ def left(builder: Builder) -> list[tuple[str, str]]:
     return builder.store.take_commands("r1")
 
 
+@pytest.mark.slow
 def test_pause_and_unpause_are_left_for_the_supervisor_without_a_question(builder: Builder) -> None:
     live(builder)
     paused, going = drive(CorralApp(builder.home), do("pause"), do("unpause"))
@@ -51,6 +52,7 @@ def test_pause_and_unpause_are_left_for_the_supervisor_without_a_question(builde
     assert left(builder) == [("pause", ""), ("unpause", "")]
 
 
+@pytest.mark.slow
 def test_marked_rollouts_are_killed_together_after_a_yes_only(builder: Builder) -> None:
     first, second, _ = live(builder, 3)
     marked, asked, refused, done = drive(CorralApp(builder.home), "2 space space", "x", "n", "x y")
@@ -58,6 +60,7 @@ def test_marked_rollouts_are_killed_together_after_a_yes_only(builder: Builder) 
     assert left(builder) == [("kill", str(first)), ("kill", str(second))] and "asked the supervisor" in done
 
 
+@pytest.mark.slow
 def test_esc_takes_marks_away_before_it_goes_back(builder: Builder) -> None:
     live(builder, 2)
     unmarked, back = drive(CorralApp(builder.home), "2 space escape", "escape")
@@ -77,6 +80,7 @@ def test_stop_now_says_now_and_asks_first(builder: Builder) -> None:
     assert "End this run at once?" in asked and left(builder) == [("stop", "now")]
 
 
+@pytest.mark.slow
 def test_readonly_refuses_every_act_and_hides_them(builder: Builder) -> None:
     live(builder)
     palette, keys = drive(CorralApp(builder.home, readonly=True), "colon", "escape 2 x y r s")
@@ -126,6 +130,7 @@ def test_export_and_prune_run_the_commands_that_do_the_same(builder: Builder) ->
         BY_NAME["start"].do(site(builder, "nowhere.toml"))
 
 
+@pytest.mark.slow
 def test_a_harness_opens_in_the_users_editor(builder: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
     builder.run("r1")
     monkeypatch.setenv("VISUAL", "my-editor --wait")
@@ -148,6 +153,7 @@ def test_starting_asks_for_the_toml_and_says_when_it_is_not_there(builder: Build
     assert "data/demo.toml" in asked and "TOML of the run" in asked and "TOML of the run" not in left_alone
 
 
+@pytest.mark.slow
 def test_f_freezes_the_screen_until_it_is_pressed_again(builder: Builder) -> None:
     live(builder)
     app, screens = CorralApp(builder.home), []

@@ -291,18 +291,27 @@ def _cell(found: Estimate | None, runs: list[str]) -> dict[str, Any]:
 
 def evaluation_markdown(found: Mapping[str, Any]) -> str:
     """The rows and comparisons as two Markdown tables."""
-    lines = ["| pack | harness | policy | Pass@1 [95 %] | mean reward | n | failed |", "|---|---|---|---|---|---|---|"]
+    titles = ["pack", "harness", "policy", "Pass@1 [95 %]", "pass@k", "pass^k", "mean reward", "n", "failed"]
+    titles += ["tokens", "seconds"]
+    lines = ["| " + " | ".join(titles) + " |", "|---" * len(titles) + "|"]
     for r in found["rows"]:
         failed = ", ".join(f"{k} {v}" for k, v in r["failures"].items()) or "0"
         mean = "–" if r["mean_reward"] is None else f"{r['mean_reward']:.2f}"
         share = shown(r["pass_at_1"], r["interval"])
-        lines.append(f"| {r['pack']} | {r['harness']} | {r['policy']} | {share} | {mean} | {r['n']} | {failed} |")
+        most = [_most(r["pass_at_k"], "@"), _most(r["pass_hat_k"], "^")]
+        cells = [r["pack"], r["harness"], r["policy"], share, *most, mean, r["n"], failed]
+        lines.append("| " + " | ".join(map(str, [*cells, r["sampled_tokens"], f"{r['seconds']:.0f}"])) + " |")
     if found["comparisons"]:
         lines += ["", "| pack | harness | policy | against | gain [95 %] | tasks |", "|---|---|---|---|---|---|"]
         for c in found["comparisons"]:
             gain = shown(c["gain"], c["interval"], "+")
             lines.append(f"| {c['pack']} | {c['harness']} | {c['policy']} | {c['against']} | {gain} | {c['tasks']} |")
     return "\n".join(lines) + "\n"
+
+
+def _most(found: Mapping[int, float], sign: str) -> str:
+    """The value at the largest k, with that k."""
+    return f"{sign}{max(found)}: {100 * found[max(found)]:.1f}" if found else "–"
 
 
 def transfer_markdown(found: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:

@@ -5,6 +5,8 @@ The grader of a task runs in a fresh container and writes reward.json or reward.
 default: a missing or broken reward is an error with a countable cause, never 0 (I5).
 
 reward.json   {"reward": 0.5, "parts": {"value": 1, "rest": 0}}; other top-level numbers count as parts
+              {"parts": {"value": 1, "rest": 0}, "weights": {"value": 3, "rest": 1}}: their weighted mean, equal
+              weights unless given; {"value": 1, "rest": 0} says the same
 reward.txt    one number
 """
 
@@ -72,18 +74,44 @@ def _from_text(data: bytes) -> Reward:
 
 def _from_json(data: bytes) -> Reward:
     document = _parse(data)
-    if not isinstance(document, dict) or "reward" not in document:
-        raise _bad("reward.json", 'is not an object with the key "reward"')
+    if not isinstance(document, dict):
+        raise _bad("reward.json", "is not an object")
+    if "reward" in document:
+        value = _unit(_finite(document.pop("reward"), "reward"), "reward.json: key reward")
+        return Reward(value, _parts(document))
+    weights = document.pop("weights", None)
+    parts = _parts(document)
+    if not parts:
+        raise _bad("reward.json", 'has neither the key "reward" nor named parts')
+    return Reward(_weighted(parts, weights), parts)
+
+
+def _parts(document: dict[str, object]) -> dict[str, float]:
+    """The named numbers under `parts` and beside it."""
     parts = document.pop("parts", {})
     if not isinstance(parts, dict):
         raise _bad("reward.json", f"key parts is not an object: {_short(parts)}")
-    value = _unit(_finite(document.pop("reward"), "reward"), "reward.json: key reward")
     numbers = {key: _finite(number, f"parts.{key}") for key, number in parts.items()}
     for key, number in document.items():
         if key in numbers:
             raise _bad("reward.json", f"names the part {_short(key)} twice")
         numbers[key] = _finite(number, key)
-    return Reward(value, numbers)
+    return numbers
+
+
+def _weighted(parts: dict[str, float], weights: object) -> float:
+    """Mean of parts that each lie in [0, 1], by weights ≥ 0 of which each names a part and one is above 0."""
+    for key, number in parts.items():
+        _unit(number, f"reward.json: part {_short(key)}")
+    if weights is None:
+        weights = dict.fromkeys(parts, 1)
+    if not isinstance(weights, dict) or set(weights) != set(parts):
+        raise _bad("reward.json", f"key weights does not give each part one weight: {_short(weights)}")
+    given = {key: _finite(weight, f"weights.{key}") for key, weight in weights.items()}
+    total = sum(given.values())
+    if min(given.values()) < 0 or not 0 < total < math.inf:
+        raise _bad("reward.json", f"key weights has a negative weight, or no sum above 0: {_short(weights)}")
+    return min(1.0, math.fsum(given[key] / total * number for key, number in parts.items())) + 0.0
 
 
 def _parse(data: bytes) -> object:

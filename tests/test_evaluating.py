@@ -57,7 +57,9 @@ def test_policies_are_compared_with_the_first_on_common_tasks() -> None:
     (found,) = _comparisons(kept, ["r@0", "r@3"])
     assert (found["policy"], found["against"], found["tasks"], found["gain"]) == ("r@3", "r@0", 2, 0.5)
     text = evaluation_markdown({"rows": [_row("p", "pi", "r@3", [], 1)], "comparisons": [found]})
-    assert "| p | pi | r@3 | – |" in text and "+50.0" in text
+    assert "| p | pi | r@3 | – | – | – | – | 0 | 0 | 0 | 0 |" in text and "+50.0" in text
+    several = _row("p", "pi", "r@3", [], 1) | {"pass_at_k": {2: 0.5, 3: 0.75}, "pass_hat_k": {2: 0.25}}
+    assert "| @3: 75.0 | ^2: 25.0 |" in evaluation_markdown({"rows": [several], "comparisons": []})
 
 
 def test_a_policy_is_a_run_and_a_version() -> None:

@@ -111,6 +111,15 @@ def test_a_text_that_is_no_number_in_the_unit_interval_is_bad(tmp_path: Path, te
         '{"reward": 1, "parts": {"a": NaN}}',
         '{"reward": 1, "parts": {"a": 1}, "a": 0}',
         '{"reward": 1, "note": "fine"}',
+        '{"reward": 1, "parts": {"a": 1}, "weights": {"a": 1}}',
+        '{"a": 1.5}',
+        '{"weights": {"a": 1}}',
+        '{"a": 1, "weights": [1]}',
+        '{"a": 1, "b": 0, "weights": {"a": 1}}',
+        '{"a": 1, "weights": {"a": 1, "b": 1}}',
+        '{"a": 1, "b": 0, "weights": {"a": 2, "b": -1}}',
+        '{"a": 1, "weights": {"a": 0}}',
+        '{"a": 1, "b": 1, "weights": {"a": 1e308, "b": 1e308}}',
         '{"reward": ' + "[" * 30_000,
     ],
 )
@@ -162,3 +171,18 @@ def test_the_graders_words_are_quoted_short_and_without_control_characters(tmp_p
     with pytest.raises(GraderError) as caught:
         read_reward(tmp_path)
     assert "\x1b" not in caught.value.message and len(caught.value.message) < 200
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ('{"a": 1, "b": 0, "c": 0.5}', 0.5),  # (1 + 0 + 0.5) / 3
+        ('{"parts": {"a": 1, "b": 0.2}, "weights": {"a": 3, "b": 1}}', 0.8),  # (3 · 1 + 1 · 0.2) / 4
+        ('{"parts": {"a": 1}, "b": 0, "weights": {"a": 0, "b": 2}}', 0.0),
+        ('{"a": 1, "b": 1, "c": 1, "weights": {"a": 0.1, "b": 0.1, "c": 0.1}}', 1.0),
+    ],
+)
+def test_named_parts_without_a_reward_are_their_weighted_mean(tmp_path: Path, text: str, value: float) -> None:
+    (tmp_path / "reward.json").write_text(text)
+    reward = read_reward(tmp_path)
+    assert reward.value == pytest.approx(value) and set(reward.parts) == {"a", "b", "c"} & set(text)

@@ -1,6 +1,7 @@
 """Files and folders that appear whole or not at all: written beside their place, then put into it.
 
-`written` never takes the place of something that is there; `new_file` and `new_folder` do, and are synced before.
+`written` never takes the place of something that is there, and what it writes only its owner may read; `new_file` and
+`new_folder` replace, and are synced before.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ def written(target: Path, is_folder: bool = False) -> Iterator[Path]:
         if is_folder:
             temporary.mkdir()
         yield temporary
+        _close(temporary)
         if is_folder:
             temporary.rename(target)  # refused where a folder with files appeared meanwhile
         else:
@@ -80,6 +82,20 @@ def new_file(path: Path) -> Iterator[Path]:
         _sync(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def private_folder(folder: Path) -> Path:
+    """The folder, made where it is missing, for its owner alone; one that others could enter is closed."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if folder.stat().st_mode & 0o077:
+        folder.chmod(0o700)
+    return folder
+
+
+def _close(path: Path) -> None:
+    """Takes every right of others away from a file, or a folder and all in it."""
+    for each in (path, *path.rglob("*")) if path.is_dir() else (path,):
+        each.chmod(0o700 if each.is_dir() else 0o600)
 
 
 def _sync(path: Path) -> None:

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from appliance.atomic import new_file
+from appliance.atomic import new_file, private_folder
 from appliance.picture import curve_svg, sparkline
 from appliance.report import HarnessResult, harness_result
 from appliance.store import Store
@@ -71,8 +71,7 @@ def reward_curve(rollouts: Sequence[Rollout]) -> dict[str, list[tuple[int, float
 
 def write(home: Path, store: Store, run_id: str, started_at: float | None = None) -> Path:
     """Writes demo.json and curve.svg under the run's folder, atomically; returns demo.json's path."""
-    folder = home / "runs" / run_id
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = private_folder(private_folder(home / "runs") / run_id)
     _replace(
         folder / "curve.svg", curve_svg(reward_curve(store.rollouts(run_id)), f"Mean reward by step, run {run_id}")
     )

@@ -166,8 +166,7 @@ class _Bench:
 async def bench(home: Path, timeout_s: int = TIMEOUT_S) -> AsyncIterator[_Bench]:
     """A place to check harnesses, with the images of the Podman whose state folder is `home`."""
     settings = {"rollout.timeout_s": str(timeout_s), "rollout.retries": "0", "rollout.max_tokens": "4096"}
-    runs = PodmanPlaces.under(home).run
-    runs.mkdir(parents=True, exist_ok=True)
+    runs = PodmanPlaces.under(home).make_run()
     with tempfile.TemporaryDirectory(prefix="check-", dir=runs, ignore_cleanup_errors=True) as name:
         folder = Path(name)
         folder.chmod(0o711)

@@ -30,6 +30,8 @@ LONGEST_SOCKET = 107
 CLOCK_UNSYNCED = 5
 """What adjtimex(2) returns while no time service keeps the clock."""
 FUTURE_S = 60.0
+MOST_NAMED = 5
+"""Open files that a finding names; the rest is counted."""
 
 
 def folder(home: Path) -> Check:
@@ -39,15 +41,20 @@ def folder(home: Path) -> Check:
         return False, f"{place} is read-only for this user", "make it writable, or set CORRAL_HOME to another folder"
     if kind := network_filesystem(place):
         return False, f"{place} is on a network file system ({kind})", "set CORRAL_HOME to a folder on a local disk"
-    open_files = [path.name for path in private_files(home) if stat.S_IMODE(path.stat().st_mode) & 0o077]
-    if open_files:
-        return False, f"{home}: others can read {', '.join(open_files)}", "corral doctor --fix"
+    if seen := [str(path.relative_to(home)) for path in open_to_others(home)]:
+        more = f" and {len(seen) - MOST_NAMED} more" if len(seen) > MOST_NAMED else ""
+        return False, f"{home}: others can read {', '.join(seen[:MOST_NAMED])}{more}", "corral doctor --fix"
     return True, f"{home}" if home.exists() else f"{home}, to be made", ""
 
 
-def private_files(home: Path) -> list[Path]:
-    """Files under `home` that only their owner may read: the record and its copies."""
-    return [path for path in sorted(home.glob("record.db*")) if path.is_file()]
+def open_to_others(home: Path) -> list[Path]:
+    """What is its owner's alone and yet open to others: of the record and its copies, and of the runs' folders.
+
+    `home` itself and its other folders stay as they are: a sandbox's user must pass through them.
+    """
+    records = [path for path in sorted(home.glob("record.db*")) if path.is_file()]
+    runs = [path for path in (home / "runs", *sorted(home.glob("runs/*"))) if path.is_dir() and not path.is_symlink()]
+    return [path for path in (*records, *runs) if stat.S_IMODE(path.stat().st_mode) & 0o077]
 
 
 def _is_readonly(place: Path) -> bool:

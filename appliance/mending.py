@@ -5,7 +5,6 @@ Images are not built and records not migrated here: those take long or change wh
 
 from __future__ import annotations
 
-import os
 import shutil
 from contextlib import suppress
 from pathlib import Path
@@ -13,7 +12,7 @@ from pathlib import Path
 from appliance import leftovers, reconcile
 from appliance.config import podman_home
 from appliance.errors import CorralError, HostError
-from appliance.hostchecks import private_files
+from appliance.hostchecks import open_to_others
 from appliance.lock import supervisor_of
 from appliance.podmanconf import PodmanPlaces
 from appliance.podmanservice import remove_dead_sockets
@@ -41,10 +40,9 @@ def _folder(home: Path) -> list[str]:
         if not home.exists():
             home.mkdir(parents=True)
             done.append(f"made {home}")
-        for path in private_files(home):
-            if path.stat().st_mode & 0o077:
-                os.chmod(path, 0o600)
-                done.append(f"closed {path} to other users")
+        for path in open_to_others(home):
+            path.chmod(0o700 if path.is_dir() else 0o600)
+            done.append(f"closed {path} to other users")
     except OSError as error:
         raise HostError(f"{home}: {error.strerror}", "make it writable, or set CORRAL_HOME") from error
     return done

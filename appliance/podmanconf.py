@@ -142,6 +142,12 @@ class PodmanPlaces:
         """The private service's Unix socket."""
         return self.run / "podman.sock"
 
+    def make_run(self) -> Path:
+        """The run folder: others see nothing in it, but a sandbox's user must pass through to its proxy."""
+        self.run.mkdir(parents=True, exist_ok=True)
+        self.run.chmod(0o711)
+        return self.run
+
     def seccomp(self, may_nest: bool = False) -> Path:
         """The sandboxes' system call filter."""
         return self.settings / ("seccomp-nested.json" if may_nest else "seccomp.json")
@@ -217,8 +223,7 @@ def podman_environment(home: Path) -> dict[str, str]:
     traits = HostTraits.read()
     try:
         places.storage.mkdir(parents=True, exist_ok=True)
-        places.run.mkdir(parents=True, exist_ok=True)
-        places.run.chmod(0o711)  # others see nothing in it; a sandbox's user must pass through to its proxy
+        places.make_run()
         _write(places.settings / "containers.conf", containers_conf(places, traits))
         _write(places.settings / "storage.conf", storage_conf(places))
         for may_nest in (False, True):

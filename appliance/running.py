@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import anyio
 
 from appliance import leftovers
+from appliance.atomic import private_folder
 from appliance.config import RunConfig, resolve
 from appliance.errors import ApplianceError, ConfigError, first_of
 from appliance.export.entering import bring_in, read
@@ -50,8 +51,7 @@ def create(home: Path, config: RunConfig) -> str:
             bring_in(store, run_id, file, config.harnesses[0])
         apply_rule(store, config.record)
     leftovers.remove_logs(home / "runs", config.record.keep_logs_days, str((supervisor_of(home) or {}).get("run")))
-    folder = home / "runs" / run_id
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = private_folder(private_folder(home / "runs") / run_id)
     (folder / "config.json").write_text(config.model_dump_json(indent=1) + "\n", encoding="utf-8")
     return run_id
 
@@ -108,6 +108,7 @@ def supervise(home: Path, run_id: str, emit: Emit) -> str:
 
     async def both() -> str:
         with writing(home) as store:
+            private_folder(private_folder(home / "runs") / store.run(run_id).id)  # also those of an earlier Corral
             supervisor = Supervisor(home, store, store.run(run_id))
             return str(await following(store, run_id, emit, supervisor.main))
 

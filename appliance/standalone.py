@@ -19,6 +19,7 @@ from pathlib import Path
 
 from appliance.answerer import Engine as Samples
 from appliance.answerer import EngineAnswerer, Sampling
+from appliance.atomic import private_folder
 from appliance.config import RunConfig, from_record
 from appliance.engine import Engine
 from appliance.engine_probe import probe_prompt
@@ -144,8 +145,7 @@ def _open_run(home: Path, store: Store, config: RunConfig, run: str | None) -> t
     (rollout,) = store.plan([RolloutPlan(run_id, Purpose.SINGLE, 0, "yours", "yours", 0)])
     store.begin(rollout.id, 0)
     token = secrets.token_urlsafe(16)
-    path = home / "runs" / run_id / NOTE
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path = private_folder(private_folder(home / "runs") / run_id) / NOTE
     path.touch(mode=0o600)
     path.write_text(json.dumps({"rollout": rollout.id, "token": token}), encoding="utf-8")
     return run_id, rollout.id, token

@@ -373,8 +373,8 @@ class Supervisor:
 
 def proxy_directory(home: Path) -> Path:
     """Where the proxy's socket lies: on the run file system, since the path of a Unix socket must be short."""
-    folder = PodmanPlaces.under(home).run / "proxy"
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = PodmanPlaces.under(home).make_run() / "proxy"
+    folder.mkdir(exist_ok=True)
     folder.chmod(0o711)
     return folder
 

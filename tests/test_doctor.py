@@ -19,8 +19,10 @@ from appliance.config import CHECKOUT
 from appliance.doctor import checks, locked_versions, newest_model
 from appliance.engine_child import EngineSettings, environment
 from appliance.errors import ExportError, HostError
+from appliance.podmanconf import PodmanPlaces
 from appliance.redact import HIDDEN, redacted, redacted_value
 from appliance.store import Store
+from appliance.supervisor import proxy_directory
 from appliance.types import RunState
 
 NAMES = {
@@ -77,6 +79,46 @@ def test_a_record_that_others_can_read_is_named_and_mended(own_home: Path, monke
     assert not ok and "record.db" in found and remedy == "corral doctor --fix"
     assert f"closed {own_home}/record.db to other users" in mending.mend(own_home)
     assert stat.S_IMODE((own_home / "record.db").stat().st_mode) == 0o600
+
+
+def test_runs_that_others_can_enter_are_named_and_mended_and_sandboxes_stay_reachable(
+    own_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CORRAL_PODMAN_HOME", str(own_home / "none"))
+    own_home.mkdir(exist_ok=True)
+    own_home.chmod(0o711)
+    for name in ("runs/r-1", "sandboxes/1-1"):
+        (own_home / name).mkdir(parents=True)
+    for path in own_home.rglob("*"):
+        path.chmod(0o755)
+    ok, found, remedy = hostchecks.folder(own_home)
+    assert not ok and found.endswith("runs, runs/r-1") and remedy == "corral doctor --fix"
+    assert f"closed {own_home}/runs/r-1 to other users" in mending.mend(own_home)
+    assert hostchecks.folder(own_home)[0]
+    modes = {name: stat.S_IMODE((own_home / name).stat().st_mode) for name in (".", "runs", "runs/r-1", "sandboxes")}
+    assert modes == {".": 0o711, "runs": 0o700, "runs/r-1": 0o700, "sandboxes": 0o755}
+
+
+def test_a_finding_names_five_open_folders_and_counts_the_rest(own_home: Path) -> None:
+    for number in range(7):
+        (own_home / "runs" / f"r-{number}").mkdir(parents=True)
+        (own_home / "runs" / f"r-{number}").chmod(0o755)
+    (own_home / "runs").chmod(0o755)
+    assert hostchecks.folder(own_home)[1].endswith("runs, runs/r-0, runs/r-1, runs/r-2, runs/r-3 and 3 more")
+
+
+def test_the_folder_of_sockets_shows_nothing_to_others_whoever_makes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    places = PodmanPlaces(settings=tmp_path, storage=tmp_path, run=run)
+    monkeypatch.setattr(PodmanPlaces, "under", lambda home: places)
+    before = os.umask(0)
+    try:
+        proxy = proxy_directory(tmp_path)
+    finally:
+        os.umask(before)
+    assert proxy == run / "proxy" and [stat.S_IMODE(p.stat().st_mode) for p in (run, proxy)] == [0o711, 0o711]
 
 
 @pytest.mark.real

@@ -67,6 +67,7 @@ def test_the_forms_toml_is_its_base_with_what_was_changed(tmp_path: Path) -> Non
     }  # fmt: skip
     path = written(tmp_path, found.toml)
     assert path.parent == tmp_path / "forms" and path.name.startswith("base-")
+    assert path.stat().st_mode & 0o777 == 0o600
     assert resolve(path).train.steps == 5 and resolve(path).harnesses == ("pi",)
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
+from appliance.atomic import private_folder
 from appliance.errors import ApplianceError
 from tui.text import plain, plain_line
 
@@ -86,7 +87,8 @@ def written(home: Path, toml: str) -> Path:
     """The form's TOML as a file of its own, for `corral train`."""
     name = re.sub(r"[^\w-]+", "-", str(tomllib.loads(toml).get("name", "run"))).strip("-") or "run"
     path = home / "forms" / f"{name}-{time.strftime('%m%d-%H%M%S')}.toml"
-    path.parent.mkdir(parents=True, exist_ok=True)
+    private_folder(path.parent)
+    path.touch(mode=0o600)
     path.write_text(toml, encoding="utf-8")
     return path
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from appliance.atomic import private_folder
 from appliance.commands.printing import command_of, overrides_of, show, show_event
 from appliance.commands.progress import progress
 from appliance.config import CHECKOUT, home, resolve, sources
@@ -99,8 +100,7 @@ def _go_on(arguments: argparse.Namespace, run_id: str) -> int:
 
 def detach(run_id: str) -> Path:
     """Starts the supervisor of a run as a process of its own; returns its log."""
-    log = home() / "runs" / run_id / "supervisor.log"
-    log.parent.mkdir(parents=True, exist_ok=True)
+    log = private_folder(private_folder(home() / "runs") / run_id) / "supervisor.log"
     with log.open("ab") as out:
         subprocess.Popen(
             [sys.executable, "-m", "appliance.cli", "resume", run_id, "--plain"],

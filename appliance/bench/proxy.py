@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
@@ -107,8 +108,12 @@ def _peers(bench: _Bench, thinking: int, instant: int, base_ms: float) -> dict[s
     folder = home() / "bench"
     rows: dict[str, dict[str, Any]] = {}
     for peer in peers.PEERS:
-        if not peers.installed(peer, folder):
-            peers.install(peer, folder)
+        try:
+            if not peers.installed(peer, folder):
+                peers.install(peer, folder)
+        except HostError as error:  # what cannot be had is null, and the rest is measured
+            sys.stderr.write(f"{peer.name} is left out: {error}\n")
+            continue
         found = []
         for port, think_s in ((thinking, bench.think_s), (instant, 0.0)):
             with peers.running(peer, folder, port) as target:

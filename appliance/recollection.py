@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 from appliance import pages
@@ -9,6 +10,7 @@ from appliance.branches import Said, said
 from appliance.config import RunConfig, from_record
 from appliance.errors import StoreError
 from appliance.lossinputs import Recovered, recovered
+from appliance.redact import own_secrets
 from appliance.store import Store
 from appliance.train.steprows import credits_of
 from appliance.types import Purpose, Rollout, Run
@@ -24,6 +26,11 @@ class Recollection:
     calls: list[Said]
     found: Recovered
     advantage: float | None
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """What must not leave in this rollout's texts: the keys that this process holds."""
+        return own_secrets(os.environ, [self.config.judge.key_env])
 
     @property
     def num_flat_tokens(self) -> int:

@@ -15,6 +15,7 @@ from appliance.errors import ApplianceError
 from appliance.finish import reward_curve, summary, table
 from appliance.picture import curve_svg, interval_bars_svg
 from appliance.recollection import recollect
+from appliance.redact import logged, value_without_secrets
 from appliance.store import Store
 from appliance.treeview import text, view
 from appliance.types import Purpose, Rollout
@@ -46,7 +47,7 @@ def page(home: Path, store: Store, run_id: str) -> Iterator[str]:
     title = f"{run.name} · {run.id}"
     yield f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
     yield f'<meta http-equiv="Content-Security-Policy" content="{escape(POLICY)}"><style>{STYLE}</style></head><body>'
-    yield f"<h1>{escape(title)}</h1><p>{escape(f'{run.state}, seed {run.seed}. {run.message}')}</p>"
+    yield f"<h1>{escape(title)}</h1><p>{escape(f'{run.state}, seed {run.seed}. {logged(run.message)}')}</p>"
     yield f"<h2>Result</h2><pre>{escape(table(found))}</pre>"
     yield from _pictures(found, rollouts)
     yield from _steps(store, run.id)
@@ -104,7 +105,8 @@ def _trees(home: Path, store: Store, rollouts: Sequence[Rollout]) -> Iterator[st
         yield "<h2>A few trees</h2><p>The best and the worst of the newest training rollouts.</p>"
     for rollout in chosen:
         try:
-            told = text(view(home, recollect(store, rollout.id)))
+            recollected = recollect(store, rollout.id)
+            told = text(value_without_secrets(view(home, recollected), recollected.secrets))  # before it is cut short
         except ApplianceError as error:
             told = error.message
         yield f"<pre>{escape(_printable(told))}</pre>"

@@ -27,6 +27,7 @@ from appliance.harness import Harness, Launch
 from appliance.judge import Judge
 from appliance.pool import Kind, Pool, Slot
 from appliance.proxy import Answerer, Proxy, Session, Settled
+from appliance.redact import without_secrets
 from appliance.rubric import combine
 from appliance.sandbox import Limits, Mount, Outcome, SandboxSpec
 from appliance.store import Store
@@ -116,6 +117,7 @@ async def _one_attempt(
     try:
         place.store.move_rollout(rollout.id, RolloutState.RUNNING)
         outcome = await _work(place, task, launch, slot, session)
+        outcome = replace(outcome, output=without_secrets(outcome.output, (token,)))  # harnesses print their settings
     finally:
         settled = await place.proxy.close(token)
     worked = time.monotonic()

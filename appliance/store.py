@@ -17,6 +17,7 @@ from pathlib import Path
 from appliance.calllog import CallDraft, CallLog
 from appliance.errors import StoreError
 from appliance.recordfile import BUSY_TIMEOUT_S, explained, open_record
+from appliance.redact import logged
 from appliance.schema import rollout_from_row, run_from_row
 from appliance.types import RUN_MOVES, Call, Purpose, Reward, Rollout, RolloutPlan, RolloutState, Run, RunState
 
@@ -101,7 +102,7 @@ class Store:
             ended = now if state in (RunState.STOPPED, RunState.DONE, RunState.FAILED) else None
             db.execute(
                 "UPDATE runs SET state=?, message=?, ended_at=?, started_at=coalesce(started_at, ?) WHERE id=?",
-                (state, message, ended, now if state is RunState.RUNNING else None, run_id),
+                (state, logged(message), ended, now if state is RunState.RUNNING else None, run_id),
             )
 
     def begin_phase(self, run_id: str, phase: str) -> None:
@@ -219,11 +220,12 @@ class Store:
 
     def fail(self, rollout_id: int, label: str, detail: str, output: str = "") -> None:
         """Marks a rollout failed, with the part and cause; its reward stays None (I5)."""
+        told = logged(detail)[:4000]
         with self.write() as db:
             db.execute(
                 "UPDATE rollouts SET state=?, failure=?, failure_detail=?, output=?, ended_at=?, last_event_at=?"
                 " WHERE id=? AND state NOT IN (?,?)",
-                (RolloutState.FAILED, label, detail[:4000], output, time.time(), time.time(), rollout_id, *FINISHED),
+                (RolloutState.FAILED, label, told, output, time.time(), time.time(), rollout_id, *FINISHED),
             )
         self._calls.forget(rollout_id)
 
@@ -307,11 +309,11 @@ class Store:
     def log(
         self, level: str, part: str, message: str, run_id: str | None = None, rollout_id: int | None = None
     ) -> None:
-        """Adds an event. `part` is the process or boundary that speaks."""
+        """Adds an event, without secrets. `part` is the process or boundary that speaks."""
         with self.write() as db:
             db.execute(
                 "INSERT INTO events(run_id, rollout_id, at, level, part, message) VALUES(?,?,?,?,?,?)",
-                (run_id, rollout_id, time.time(), level, part, message),
+                (run_id, rollout_id, time.time(), level, part, logged(message)),
             )
 
     def last_event(self) -> int:

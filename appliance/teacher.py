@@ -18,6 +18,7 @@ import httpx
 
 from appliance.errors import CaptureError
 from appliance.lineage import asks_for_side_work
+from appliance.redact import without_secrets
 from appliance.types import Answer, Message, Request, Sample, StopReason, TokenIds, Tool, ToolCall
 from appliance.wire.upstream import anthropic_body, anthropic_message, openai_body, openai_message
 
@@ -240,7 +241,8 @@ class UpstreamTeacher:
             self._limit = "max_completion_tokens"
             reply = await self._asked(request)
         if not reply.is_success:
-            raise CaptureError("teacher", f"{up.url} answered {reply.status_code}: {reply.text[:300]}")
+            said = without_secrets(reply.text, [up.key] if up.key else [])  # some repeat the key that they refuse
+            raise CaptureError("teacher", f"{up.url} answered {reply.status_code}: {said[:300]}")
         try:
             message, is_cut = (openai_message if up.api == "chat" else anthropic_message)(reply.content)
         except ValueError as e:

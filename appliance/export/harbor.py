@@ -17,6 +17,7 @@ from typing import Any
 
 from appliance.export.atif import trajectory
 from appliance.recollection import Recollection
+from appliance.redact import value_without_secrets
 
 SPACE = uuid.UUID("6f2b7f0e-6d1b-5c0e-9a43-0f3f1f7a52c1")
 """Names within Corral; a rollout has the same id in every export."""
@@ -77,9 +78,10 @@ def _trial(told: Recollection, folder: Path, job: str, agent_version: str) -> di
     (trial / "agent").mkdir(parents=True)
     (trial / "verifier").mkdir()
     _write(trial / "config.json", config)
-    _write(trial / "result.json", result)
+    _write(trial / "result.json", value_without_secrets(result, told.secrets))
     if told.calls:
-        _write(trial / "agent" / "trajectory.json", trajectory(told, agent_version))
+        found = value_without_secrets(trajectory(told, agent_version), told.secrets)
+        _write(trial / "agent" / "trajectory.json", found)
     if rewards is not None:
         _write(trial / "verifier" / "reward.json", rewards)
     return result

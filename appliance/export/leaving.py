@@ -12,6 +12,7 @@ from appliance.atomic import written
 from appliance.errors import ExportError
 from appliance.export import atif, harbor, messages, tokens
 from appliance.recollection import Recollection, recollect
+from appliance.redact import value_without_secrets
 from appliance.store import Store
 from appliance.types import RolloutState
 
@@ -78,7 +79,7 @@ def _lines(
     told: Iterable[Recollection], lines: Callable[[Recollection], Iterator[dict[str, Any]]]
 ) -> Iterator[dict[str, Any]]:
     for each in told:
-        yield from lines(each)
+        yield from (value_without_secrets(line, each.secrets) for line in lines(each))
 
 
 def _jsonl(lines: Iterable[dict[str, Any]], target: Path) -> int:
@@ -96,7 +97,8 @@ def _atif(told: Iterable[Recollection], folder: Path, version: str) -> int:
         if not each.calls:
             continue
         path = folder / f"rollout-{each.rollout.id}.json"
-        text = json.dumps(atif.trajectory(each, version), ensure_ascii=False, indent=1)
+        found = value_without_secrets(atif.trajectory(each, version), each.secrets)
+        text = json.dumps(found, ensure_ascii=False, indent=1)
         path.write_text(text + "\n", encoding="utf-8", errors="backslashreplace")
         count += 1
     return count

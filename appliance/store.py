@@ -344,6 +344,18 @@ class Store:
             db.execute("UPDATE commands SET taken_at=? WHERE run_id=? AND taken_at IS NULL", (time.time(), run_id))
         return [(row["kind"], row["argument"]) for row in found]
 
+    def is_paused(self, run_id: str) -> bool:
+        """Whether the last that was asked of the run's supervisor about pausing is to pause."""
+        kinds = "kind IN ('pause', 'unpause')"
+        found = self.rows(f"SELECT kind FROM commands WHERE run_id=? AND {kinds} ORDER BY id DESC LIMIT 1", run_id)
+        return bool(found) and found[0]["kind"] == "pause"
+
+    def drop_commands(self, run_id: str) -> None:
+        """For a new supervisor: what was meant for an earlier one, and a pause that was, hold no longer."""
+        self.take_commands(run_id)
+        if self.is_paused(run_id):
+            self.command(run_id, "unpause")
+
     def note_tasks(self, pack: str, tasks: Iterable[tuple[str, str, str, str]]) -> None:
         """Records (name, family, split, instruction) of a pack's tasks, for the views."""
         with self.write() as db:

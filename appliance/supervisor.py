@@ -77,7 +77,7 @@ class Supervisor:
         # Until the very end: a second Ctrl-C while all is being put away must not cut that short.
         with lock(self.home, self.run.id), anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
             self.store.end_killed_phase(self.run.id)
-            self.store.take_commands(self.run.id)  # a stop meant for an earlier supervisor must not end this one
+            self.store.drop_commands(self.run.id)  # a stop meant for an earlier supervisor must not end this one
             self.store.move_run(self.run.id, RunState.RUNNING)
             state, message = RunState.FAILED, "ended unexpectedly"
             try:

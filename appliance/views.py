@@ -28,12 +28,13 @@ def status(home: Path, run_id: str | None) -> dict[str, Any]:
         by_state = pages.counts(store, run.id)
         steps = store.steps(run.id)
         done = [m for _, state, m in steps if state == "done"]
-        now = time.time()
+        now, holder = time.time(), supervisor_of(home)
         return {
             "home": str(home),
-            "supervisor": supervisor_of(home),
+            "supervisor": holder,
             "run": run.id,
             "state": str(run.state),
+            "paused": bool(holder) and holder.get("run") == run.id and store.is_paused(run.id),
             "phase": run.phase,
             "message": run.message,
             "steps_done": len(done),
@@ -68,8 +69,9 @@ def status_text(found: dict[str, Any]) -> str:
         return f"no run in {found['home']}; start one with `corral demo`"
     holder = found["supervisor"]
     alive = f"supervisor {holder['pid']}" if holder and holder.get("run") == found["run"] else "no supervisor"
+    state = f"{found['state']}, paused" if found["paused"] else found["state"]
     lines = [
-        f"run {found['run']}  {found['state']}  phase {found['phase'] or '–'}  ({alive})",
+        f"run {found['run']}  {state}  phase {found['phase'] or '–'}  ({alive})",
         f"steps {found['steps_done']}/{found['steps']}"
         + (f"  last reward {found['last_reward']:.3f}" if found["last_reward"] is not None else ""),
         "rollouts " + "  ".join(f"{state} {n}" for state, n in sorted(found["rollouts"].items())),

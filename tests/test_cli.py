@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -145,6 +146,25 @@ def test_without_a_terminal_the_ui_says_so_instead_of_drawing(capsys: pytest.Cap
     assert main([]) == 1
     shown = capsys.readouterr()
     assert "this is no terminal" in shown.err and "corral status" in shown.err and shown.out == ""
+
+
+@pytest.mark.parametrize(
+    ("variables", "frames"),
+    [({"SSH_CONNECTION": "a b c d"}, "15"), ({"SSH_CONNECTION": "a b c d", "TEXTUAL_FPS": "30"}, "30"), ({}, None)],
+)
+def test_over_ssh_the_ui_draws_fewer_frames_unless_told_how_many(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], frames: str | None
+) -> None:
+    for name in ("SSH_CONNECTION", "TEXTUAL_FPS"):
+        monkeypatch.setenv(name, "")  # so that what the command sets is taken back
+        monkeypatch.delenv(name)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    seen: list[str | None] = []
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setattr("tui.app.run", lambda *_: seen.append(os.environ.get("TEXTUAL_FPS")))
+    assert main([]) == 0
+    assert seen == [frames]
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,10 @@ import anyio
 import pytest
 from tui_record import Builder
 
+from appliance.lock import lock
 from appliance.steering import KILLED, Steering
 from appliance.types import Purpose, Reward, Rollout, RolloutState
+from appliance.views import status, status_text
 
 
 @pytest.fixture
@@ -161,7 +163,6 @@ def test_the_commands_ask_the_supervisor_that_is_alive_and_only_that(
     builder: Builder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from appliance.cli import main
-    from appliance.lock import lock
 
     monkeypatch.setenv("CORRAL_HOME", str(builder.home))
     assert main(["kill", "7"]) == 1 and "nothing to kill" in capsys.readouterr().err
@@ -170,3 +171,26 @@ def test_the_commands_ask_the_supervisor_that_is_alive_and_only_that(
             assert main(words) == 0
     assert '"command": "unpause"' in capsys.readouterr().out
     assert builder.store.take_commands("r1") == [("pause", ""), ("unpause", ""), ("kill", "7"), ("retry", "8")]
+
+
+def test_status_says_that_a_run_is_paused_until_it_goes_on_or_a_new_supervisor_starts(builder: Builder) -> None:
+    def is_paused() -> bool:
+        found = status(builder.home, "r1")
+        assert ("running, paused" in status_text(found)) == found["paused"]
+        return bool(found["paused"])
+
+    with lock(builder.home, "r1"):
+        builder.store.command("r1", "kill", "7")
+        assert not is_paused()
+        builder.store.command("r1", "pause")
+        builder.store.take_commands("r1")
+        builder.store.command("r1", "retry", "7")
+        assert is_paused()
+        builder.store.command("r1", "unpause")
+        assert not is_paused()
+        builder.store.command("r1", "pause")
+        assert is_paused()
+    assert not is_paused()  # nobody is there to hold back
+    with lock(builder.home, "r1"):
+        builder.store.drop_commands("r1")  # as a supervisor does that begins
+        assert not is_paused() and builder.store.take_commands("r1") == [("unpause", "")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import sqlite3
 import subprocess
@@ -54,6 +55,13 @@ def test_a_run_without_its_supervisor_is_said_to_be_lost(builder: Builder) -> No
     assert "! lost" in screen and "its supervisor is gone" in screen
     builder.attend("r1")
     assert "● running" in drive(CorralApp(builder.home))[0]
+
+
+def test_a_run_that_is_paused_says_so(builder: Builder) -> None:
+    builder.attend(builder.run("r1"))
+    builder.store.command("r1", "pause")
+    (screen,) = drive(CorralApp(builder.home))
+    assert "‖ paused" in screen and "corral unpause" in screen and "1 live" in screen
 
 
 def test_rollouts_put_live_ones_first_and_explain_the_one_under_the_cursor(busy: Path) -> None:
@@ -233,6 +241,32 @@ def test_readonly_and_ended_runs_cannot_be_stopped(builder: Builder) -> None:
     assert waiting_commands(builder) == []
 
 
+def test_several_look_at_one_record_at_once_and_each_moves_alone(builder: Builder) -> None:
+    builder.attend(builder.run("r1"))
+    apps, screens = (CorralApp(builder.home), CorralApp(builder.home)), {}
+    both_look = asyncio.Barrier(2)
+
+    async def sit(number: int, view: str, last: str) -> None:
+        async with apps[number].run_test(size=(80, 24), notifications=True) as pilot:
+            await press(pilot, view)
+            await both_look.wait()
+            await press(pilot, last)
+            screens[number] = shown(apps[number])
+            await both_look.wait()
+
+    async def whole() -> None:
+        await asyncio.gather(sit(0, "4", "s y"), sit(1, "2", "1"))
+
+    try:
+        asyncio.run(whole())
+    finally:
+        for app in apps:
+            app.close()
+    assert "4 Log" in screens[0] and "asked the supervisor to stop" in screens[0]
+    assert "1 Runs" in screens[1] and "● running" in screens[1] and "asked" not in screens[1]
+    assert waiting_commands(builder) == [("stop", "")]
+
+
 # ---------------------------------------------------------------------- records that are not there, or not ours
 
 
@@ -240,6 +274,7 @@ def test_without_a_record_the_first_screen_offers_the_demo(tmp_path: Path) -> No
     started: list[bool] = []
     before, after = drive(CorralApp(tmp_path, start_demo=lambda: started.append(True)), "", "d d")
     assert "press d, or type corral demo" in before and "d Start the demo" in before
+    assert "Rollouts" not in before and "Resume" not in before
     assert "starting the demo" in after and started == [True]
     assert not (tmp_path / "record.db").exists()
     (alone,) = drive(CorralApp(tmp_path), "d")
@@ -322,6 +357,12 @@ def test_every_view_draws_in_any_size(busy: Path, size: tuple[int, int]) -> None
     steps = ("1", "3", "4", "2 enter", "question_mark")
     for screen in drive(looking(busy), *steps, size=size):
         assert [len(line) for line in screen.split("\n")] == [size[0]] * size[1]
+
+
+def test_a_terminal_that_is_too_small_is_said_to_be(busy: Path) -> None:
+    (small,), (enough,) = drive(looking(busy), size=(40, 12)), drive(looking(busy), size=(60, 16))
+    assert "▲ 40×12 is too small: 60×16" in small and "demo-1a2b" in small
+    assert "too small" not in enough and "1 Runs" in enough
 
 
 def test_no_color_leaves_only_greys(busy: Path, monkeypatch: pytest.MonkeyPatch) -> None:

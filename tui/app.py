@@ -20,7 +20,7 @@ from appliance.errors import ApplianceError
 from tui.actor import Actor, InTerminal, lost_now
 from tui.acts import ACTS
 from tui.dialogs import FilterLine, Help, Notice
-from tui.header import header
+from tui.header import header, too_small
 from tui.palette import Entry, Palette
 from tui.places import BY_NAME, PLACES, load
 from tui.poller import Poller
@@ -154,6 +154,7 @@ class CorralApp(App[None]):
         marks += [("! record locked", "$error")] if self.snapshot.is_locked else []
         marks += [("■ frozen (f goes on)", "$warning")] if self._poller.is_frozen else []
         line = header(self._view_name, self.snapshot.run, self.size.width, marks, self.has_record)
+        line = too_small(self.size.width, self.size.height) or line
         base.query_one("#tabs", Static).update(line, layout=False)
 
     # ------------------------------------------------------------------ messages from the views

@@ -11,6 +11,16 @@ from tui.view import Span, run_span
 WORDS_FROM = 128
 """Columns from which every numbered view is named."""
 
+SMALLEST = (60, 16)
+"""Columns and lines below which the views no longer read well."""
+
+
+def too_small(width: int, height: int) -> Content | None:
+    """What is said instead of the line on top where the terminal is too small; None where it is not."""
+    if width >= SMALLEST[0] and height >= SMALLEST[1]:
+        return None
+    return Content.assemble((f"▲ {width}×{height} is too small: {SMALLEST[0]}×{SMALLEST[1]}", "bold $warning"))
+
 
 def header(current: str, run: RunLine | None, width: int, marks: list[Span], is_active: bool) -> Content:
     """The line. `marks` are further states: read-only, frozen. `is_active` False: there is no record to look at."""

@@ -29,6 +29,10 @@ class RunsView(View):
 
     BINDINGS = [("enter", "open", "Rollouts"), ("r", "resume", "Resume"), ("n", "new", "New run")]  # noqa: RUF012  (Textual's own idiom)
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Hides the keys that need a run while there is none."""
+        return not (action in ("open", "resume") and self.screen.has_class("-no-record"))
+
     def compose_body(self) -> ComposeResult:
         """The list above, details of one run below."""
         shape = Shape(COLUMNS, lambda run: run.id, self._cells, "No runs in this record yet.")
@@ -106,6 +110,8 @@ class RunsView(View):
         message = run.message
         if run.word == "lost":
             message = "its supervisor is gone; nothing recorded is lost: r goes on (or `corral resume`)"
+        if run.word == "paused":
+            message = "no new rollouts begin: `:` unpause goes on (or `corral unpause`)"
         lines = (
             fields(("run", run.id), ("name", run.name), ("seed", str(run.seed)), ("took", duration(took))),
             fields(("harnesses", run.harnesses), ("pack", run.pack), ("phase", run.phase)),

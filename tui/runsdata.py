@@ -32,12 +32,13 @@ def number(value: object, otherwise: float) -> float:
 def run_line(run: Run, store: Store, attended: str | None) -> RunLine:
     """A run; `attended` is the one that a live supervisor works on, None when this machine cannot tell."""
     is_lost = run.state in (RunState.RUNNING, RunState.DRAINING) and attended is not None and attended != run.id
+    is_paused = run.state is RunState.RUNNING and not is_lost and store.is_paused(run.id)
     harnesses = run.config.get("harnesses")
     names = harnesses if isinstance(harnesses, list | tuple) else ()
     return RunLine(
         id=plain_line(run.id),
         name=plain_line(run.name),
-        word="lost" if is_lost else str(run.state),
+        word="lost" if is_lost else "paused" if is_paused else str(run.state),
         phase=plain_line(run.phase),
         message=plain_line(run.message),
         seed=run.seed,

@@ -20,7 +20,7 @@ SLOW_SHARE, HUNG_SHARE = 0.25, 0.5
 
 @dataclass(frozen=True, slots=True)
 class RunLine:
-    """A run. `word` is its state, or `lost` when it should run and no supervisor has it.
+    """A run. `word` is its state, `paused` when it runs and holds back, `lost` when it should run and nobody runs it.
 
     `last_reward` is the mean of the newest step with a grade; None before that.
     """
@@ -42,7 +42,7 @@ class RunLine:
     @property
     def is_live(self) -> bool:
         """Whether a supervisor works on it."""
-        return self.word in (RunState.RUNNING, RunState.DRAINING)
+        return self.word in (RunState.RUNNING, RunState.DRAINING, "paused")
 
 
 @dataclass(frozen=True, slots=True)

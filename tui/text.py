@@ -23,9 +23,11 @@ RUN_LOOKS: dict[str, tuple[str, str]] = {
     RunState.STOPPED: ("■", "muted"),
     RunState.DONE: ("✓", "accent"),
     RunState.FAILED: ("✗", "bad"),
+    "paused": ("‖", "warn"),
     "lost": ("!", "bad"),
 }
-"""Word of a run's state → (glyph, kind of text); `lost` is running in the record with no supervisor alive."""
+"""Word of a run's state → (glyph, kind of text); `lost` and `paused` are running in the record: the first with no
+supervisor alive."""
 
 ROLLOUT_LOOKS: dict[str, tuple[str, str]] = {
     RolloutState.PLANNED: ("·", "muted"),

@@ -34,7 +34,7 @@ def status(home: Path, run_id: str | None) -> dict[str, Any]:
             "supervisor": holder,
             "run": run.id,
             "state": str(run.state),
-            "paused": bool(holder) and holder.get("run") == run.id and store.is_paused(run.id),
+            "paused": (holder or {}).get("run") == run.id and store.is_paused(run.id),
             "phase": run.phase,
             "message": run.message,
             "steps_done": len(done),

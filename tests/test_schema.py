@@ -5,10 +5,13 @@ from __future__ import annotations
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from appliance import dbcheck, recordfile, schema
 from appliance.errors import StoreError
 from appliance.lock import lock
 from appliance.mounts import network_filesystem
@@ -93,6 +96,84 @@ def test_a_call_whose_bytes_were_damaged_before_stays_and_is_named(released: Pat
     assert len(store.calls(3)) == 2
     with pytest.raises(StoreError, match="call 4: its bodies are damaged"):
         store.calls(2)
+
+
+NAMES = [migration.__name__ for migration in schema._migrations]
+ROWS = {
+    "retention": ["UPDATE runs SET pruned = 'bodies', pruned_at = 5.0 WHERE id = 'demo-1'"],
+    "loss_inputs": ["INSERT INTO loss_inputs VALUES('demo-1', 1, 1, 'abc')"],
+    "verdicts": ["INSERT INTO verdicts VALUES(1, 0, 'main', NULL, 1, 1, '')"],
+    "templates": ["UPDATE calls SET template = 'qwen' WHERE id = 1"],
+}
+"""What a record of that schema may hold beside what the first could."""
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[sqlite3.Connection]:
+    db = sqlite3.connect(path, isolation_level=None)
+    yield db
+    db.close()
+
+
+def columns(path: Path) -> dict[str, list[tuple[object, ...]]]:
+    with opened(path) as db:
+        names = [row[0] for row in db.execute("SELECT name FROM sqlite_master WHERE name NOT LIKE '%sqlite_%'")]
+        return {name: db.execute(f"SELECT * FROM pragma_table_xinfo('{name}')").fetchall() for name in sorted(names)}
+
+
+@pytest.mark.parametrize("done", range(1, len(NAMES)), ids=NAMES[:-1])
+def test_a_record_of_every_schema_on_the_way_is_brought_to_this_one_whole(
+    done: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "record.db"
+    with opened(path) as db, monkeypatch.context() as earlier:
+        db.executescript((RECORDS / "first_schema.sql").read_text())
+        earlier.setattr(schema, "_migrations", schema._migrations[:done])
+        schema.migrate(path, db)
+        for name in NAMES[:done]:
+            for statement in ROWS.get(name, ()):
+                db.execute(statement)
+        before = db.execute("SELECT name FROM _sqlite_migrations ORDER BY id").fetchall()
+    assert [name for (name,) in before] == NAMES[:done]
+    for copy in tmp_path.glob("record.db.before-*"):  # of the way there
+        copy.unlink()
+
+    store = Store.open(path)
+    assert [row["name"] for row in store.rows("SELECT name FROM _sqlite_migrations ORDER BY id")] == NAMES
+    broken = {name: told for name, told in dbcheck.check(store).broken.items() if told}
+    assert broken == {"I6": ["version 1 of run demo-1: its adapter folder /x/v1 is missing"]}  # it never was here
+    rollouts = store.rollouts("demo-1")
+    assert [(r.reward, r.num_calls, r.num_sampled_tokens) for r in rollouts] == [
+        (0.25, 2, 6), (0.5, 2, 6), (0.75, 2, 6), (None, 0, 0),
+    ]  # fmt: skip
+    samples = [call.sample for number in (1, 2, 3) for call in store.calls(number)]
+    assert [s.sampled_ids.tolist() for s in samples if s is not None] == [[7, 8, n] for n in (1, 1, 2, 2, 3, 3)]
+    kept = [
+        store.rows("SELECT pruned p FROM runs")[0]["p"] == "bodies",
+        store.rows("SELECT count(*) n FROM loss_inputs")[0]["n"] == 1,
+        store.rows("SELECT count(*) n FROM verdicts")[0]["n"] == 1,
+        store.rows("SELECT template t FROM calls WHERE id = 1")[0]["t"] == "qwen",
+    ]
+    assert kept == [name in NAMES[:done] for name in ROWS]
+    store.close()
+
+    (copy,) = tmp_path.glob("record.db.before-*")
+    assert copy.name == f"record.db.before-{NAMES[done]}"
+    with opened(copy) as db:
+        assert db.execute("SELECT name FROM _sqlite_migrations ORDER BY id").fetchall() == before
+        assert db.execute("SELECT count(*) FROM calls").fetchone() == (7,)
+    Store.open(tmp_path / "new" / "record.db").close()
+    assert columns(path) == columns(tmp_path / "new" / "record.db")
+
+
+def test_a_record_on_a_network_disk_is_refused_before_a_file_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recordfile, "network_filesystem", lambda folder: "nfs4" if folder == tmp_path else "")
+    with pytest.raises(StoreError, match=rf"{tmp_path}/record.db: on a network file system \(nfs4\)") as refused:
+        Store.open(tmp_path / "record.db")
+    assert refused.value.remedy == "set CORRAL_HOME to a folder on a local disk"
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_network_file_systems_are_told_from_local_ones(tmp_path: Path) -> None:

@@ -83,13 +83,17 @@ class TrainingError(ApplianceError):
 
 
 class RolloutError(CorralError):
-    """One rollout failed. `cause` is a stable countable word; the reward stays None (I5)."""
+    """One rollout failed. `cause` is a stable countable word; the reward stays None (I5).
+
+    `output`: what the harness printed last, as far as it was known by then.
+    """
 
     part: ClassVar[str] = "corral"
 
     def __init__(self, cause: str, message: str) -> None:
         super().__init__(message)
         self.cause = cause
+        self.output = ""
 
     @property
     def label(self) -> str:

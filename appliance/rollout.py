@@ -41,6 +41,7 @@ MODEL_NAME = "corral"
 # Failures of ours or of the host: worth another try. What the policy or the task caused is not.
 RETRIED_PARTS = ("sandbox", "engine", "capture")
 NOT_RETRIED = ("disk_full",)
+KILLED = 137  # exit code of a script that SIGKILL ended, or whose last command it did
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +82,7 @@ async def make_rollout(place: Place, rollout: Rollout, task: Task, answerer: Ans
                     rollout.id,
                 )
                 continue
-            output = error.output if isinstance(error, _WithOutput) else ""
-            place.store.fail(rollout.id, error.label, error.message, output)
+            place.store.fail(rollout.id, error.label, error.message, error.output)
             place.store.log(
                 "warning",
                 error.part,
@@ -93,12 +93,14 @@ async def make_rollout(place: Place, rollout: Rollout, task: Task, answerer: Ans
             return
 
 
-class _WithOutput(HarnessError):
-    """A harness failure that keeps what the harness printed last."""
-
-    def __init__(self, cause: str, message: str, output: str) -> None:
-        super().__init__(cause, message)
-        self.output = output
+@contextmanager
+def _keeping(output: str) -> Iterator[None]:
+    """What fails in here, of whichever part, keeps what the harness printed last."""
+    try:
+        yield
+    except RolloutError as error:
+        error.output = error.output or output
+        raise
 
 
 async def _one_attempt(
@@ -121,7 +123,16 @@ async def _one_attempt(
     finally:
         settled = await place.proxy.close(token)
     worked = time.monotonic()
-    _check(outcome, settled, slot, shorter(place.config.rollout.timeout_s, task.agent_timeout_s, "timeout_s", "agent"))
+    limit = shorter(place.config.rollout.timeout_s, task.agent_timeout_s, "timeout_s", "agent")
+    with _keeping(outcome.output):
+        _check(outcome, settled, slot, limit)
+        reward = await _graded(place, rollout, task, slot)
+    timings = {"agent_s": worked - started, "grade_s": time.monotonic() - worked}
+    place.store.grade(rollout.id, reward, outcome.output, timings)
+
+
+async def _graded(place: Place, rollout: Rollout, task: Task, slot: Slot) -> Reward:
+    """Freezes the final workspace and has it graded, by the task's tests and by its rubric if it has one."""
     place.store.move_rollout(rollout.id, RolloutState.GRADING)
     removed = await slot.fetch() + await to_thread.run_sync(freeze, slot.workshop.workspace)
     if removed:
@@ -131,19 +142,25 @@ async def _one_attempt(
     reward = await _grade(place, rollout, task, slot)
     if task.rubric is not None and place.judge is not None:
         reward = await _judged(place.judge, task, slot, reward)
-    timings = {"agent_s": worked - started, "grade_s": time.monotonic() - worked}
-    place.store.grade(rollout.id, reward, outcome.output, timings)
+    return reward
 
 
 async def _work(place: Place, task: Task, launch: Launch, slot: Slot, session: Session) -> Outcome:
     """Let the harness work until it ends; when this returns, its sandbox is gone with every process in it."""
     settings = place.config.rollout
     limits = replace(slot.waiting.spec.limits, timeout_s=min(settings.timeout_s, task.agent_timeout_s))
+    said = ""
     try:
         started = await slot.go(launch.argv, launch.env, limits)
-        return await slot.watch(started, lambda: bool(session.scopes))
+        outcome = await slot.watch(started, lambda: bool(session.scopes))
+        said = outcome.output
+    except RolloutError as error:
+        said = error.output
+        raise
     finally:
-        await slot.end()
+        with _keeping(said):
+            await slot.end()
+    return outcome
 
 
 def shorter(of_run: float, of_task: float, key: str, section: str) -> str:
@@ -156,22 +173,27 @@ def _check(outcome: Outcome, settled: Settled, slot: Slot, time_limit: str) -> N
     if settled.error is not None:
         raise settled.error
     if outcome.out_of_memory:
-        raise _WithOutput(
-            "out_of_memory", "the harness ran out of its sandbox's memory (rollout.memory_mb)", outcome.output
-        )
+        raise HarnessError("out_of_memory", "the harness ran out of its sandbox's memory (rollout.memory_mb)")
     if outcome.is_idle:
-        raise _WithOutput("idle", "it waited for nothing and did nothing (rollout.idle_s)", outcome.output)
+        raise HarnessError("idle", "it waited for nothing and did nothing (rollout.idle_s)")
     if outcome.timed_out:
         message = f"the harness was still running after {outcome.seconds:.0f} s ({time_limit})"
-        raise _WithOutput("timeout", message, outcome.output)
+        raise HarnessError("timeout", message)
     ended = f"the harness ended with exit code {outcome.exit_code}"
-    hit = "".join(f"; it was held at its limit of {limit} (rollout.{limit})" for limit in outcome.limits_hit)
-    if slot.workshop.is_full():
-        hit += "; its workspace and HOME are full (rollout.disk_mb, rollout.files)"
+    hit = _limits_hit(outcome, slot)
     if not settled.num_calls:
-        raise _WithOutput("no_call", f"{ended} without calling the model{hit}", outcome.output)
+        raise HarnessError("no_call", f"{ended} without calling the model{hit}")
     if outcome.exit_code and not settled.limit_reached:
-        raise _WithOutput("exit_code", ended + hit, outcome.output)
+        raise HarnessError("exit_code", ended + hit)
+
+
+def _limits_hit(outcome: Outcome, slot: Slot) -> str:
+    """The limits that the kernel held it to, each with the key that changes it; '' for none."""
+    keys = {"memory": "memory_mb"}
+    hit = [f"; it was held at its limit of {limit} (rollout.{keys.get(limit, limit)})" for limit in outcome.limits_hit]
+    if slot.workshop.is_full():
+        hit.append("; its workspace and HOME are full (rollout.disk_mb, rollout.files)")
+    return "".join(hit)
 
 
 async def _grade(place: Place, rollout: Rollout, task: Task, slot: Slot) -> Reward:
@@ -181,13 +203,17 @@ async def _grade(place: Place, rollout: Rollout, task: Task, slot: Slot) -> Rewa
     if outcome.timed_out:
         limit = shorter(place.config.rollout.grade_timeout_s, task.verifier_timeout_s, "grade_timeout_s", "verifier")
         raise GraderError("timeout", f"{task.tests}/test.sh was still running after {outcome.seconds:.0f} s ({limit})")
+    verdict = await slot.verdict()
+    how = f"exit code {outcome.exit_code}{_limits_hit(outcome, slot)}; {outcome.output.strip()[-400:]}"
+    starved = GraderError("out_of_memory", f"{task.name}: the grader was killed for memory: {how}")
+    if outcome.out_of_memory and outcome.exit_code == KILLED:
+        raise starved  # what it wrote before it was killed is no reward
     try:
-        return read_reward(await slot.verdict())
+        return read_reward(verdict)
     except GraderError as error:
-        last = outcome.output.strip()[-400:]
-        raise GraderError(
-            error.cause, f"{task.name}: {error.message}; exit code {outcome.exit_code}; {last}"
-        ) from error
+        if outcome.out_of_memory:
+            raise starved from error
+        raise GraderError(error.cause, f"{task.name}: {error.message}; {how}") from error
 
 
 async def _judged(judge: Judge, task: Task, slot: Slot, code: Reward) -> Reward:

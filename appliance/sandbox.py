@@ -329,6 +329,9 @@ class Podman:
         if is_idle:
             return None, True
         if isinstance(found, SandboxError):
+            with suppress(SandboxError, HostError):  # its log outlives a service that was killed
+                await self._ready()
+                found.output = await self._output(spec.name)
             raise found
         return found, False
 
@@ -366,18 +369,15 @@ class Podman:
         while True:
             try:
                 await self._ask("DELETE", f"/containers/{name}", params=params)
+                return
             except Refused as error:
                 if error.status == 404:
                     return
                 if error.status not in (409, 500) or time.monotonic() > give_up:
                     raise SandboxError("lost", f"sandbox {name} could not be removed: {error.message}") from error
                 await anyio.sleep(0.1)
-            else:
-                return
 
-    async def request(
-        self, method: str, path: str, params: Mapping[str, str] | None = None, body: object = None
-    ) -> Any:
+    async def request(self, method: str, path: str, params: Mapping[str, str] | None = None, body: Any = None) -> Any:
         """One REST call; SandboxError `lost` when it is refused or not answered."""
         try:
             return await self._ask(method, path, params, body)

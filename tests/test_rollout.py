@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+import signal
+import sqlite3
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NoReturn
 
+import anyio
 import pytest
 
 from appliance.config import home, podman_home, resolve
+from appliance.errors import EngineError
 from appliance.harness import Harness
 from appliance.images import base_ref, build_images
 from appliance.pool import Host, Pool
@@ -51,6 +56,12 @@ class Bench:
     folder: Path
     made: int = 0
     hidden: dict[str, str] = field(default_factory=dict)
+    teacher: type[ScriptedTeacher] = ScriptedTeacher
+
+    def output(self, rollout: Rollout) -> str:
+        """What its harness printed last, as the record has it."""
+        with sqlite3.connect(self.folder.parent / "record.db") as db:
+            return str(db.execute("SELECT output FROM rollouts WHERE id=?", (rollout.id,)).fetchone()[0])
 
     async def make(self, argv: tuple[str, ...], grader: str = HONEST, command: str = "echo hi > out.txt") -> Rollout:
         """One rollout of a harness with this command line, a task with this grader, a teacher with this command."""
@@ -62,7 +73,7 @@ class Bench:
         place = replace(self.place, harnesses={"tiny": harness})
         (planned,) = place.store.plan([RolloutPlan("r", Purpose.SINGLE, 0, "tiny", task.name, self.made)])
         self.made += 1
-        await make_rollout(place, planned, task, ScriptedTeacher([command]), 0)
+        await make_rollout(place, planned, task, self.teacher([command]), 0)
         (ended,) = [r for r in place.store.rollouts("r") if r.id == planned.id]
         print(ended.failure, ended.failure_detail)  # shown when a test fails
         return ended
@@ -143,6 +154,53 @@ async def test_a_grader_that_talks_nonsense_is_never_a_zero(bench: Bench) -> Non
     for grader, label in graders:
         ended = await bench.make(caller(), grader)
         assert (ended.reward, ended.failure) == (None, label)
+
+
+HUNGRY = "python3 -c 'bytearray(900_000_000)'"
+
+
+@pytest.mark.anyio
+async def test_a_grader_killed_for_memory_is_named_with_the_key_and_is_never_a_zero(bench: Bench) -> None:
+    small = {"rollout.memory_mb": "128", "rollout.retries": "0"}
+    bench.place = replace(bench.place, config=resolve(None, small))
+    for grader in (f"echo 0 > /logs/verifier/reward.txt; {HUNGRY}", f"{HUNGRY}; true", f"{HUNGRY}; echo x"):
+        ended = await bench.make(caller(), grader)
+        assert (ended.reward, ended.failure) == (None, "grader:out_of_memory"), grader
+        assert "rollout.memory_mb" in ended.failure_detail
+    graded = await bench.make(caller(), f"{HUNGRY} || echo 0 > /logs/verifier/reward.txt")
+    assert (graded.reward, graded.failure) == (0.0, "")  # what starved was the agent's work, and the grader says so
+
+
+class Dead(ScriptedTeacher):
+    """An engine that dies at every call."""
+
+    async def answer(self, *_: object) -> NoReturn:
+        raise EngineError("dead", "the sampler ended")
+
+
+@pytest.mark.anyio
+async def test_whatever_part_failed_the_harnesss_last_words_are_on_the_record(bench: Bench) -> None:
+    words = "print('last words', flush=True)"
+    ungraded = await bench.make(caller(words), "echo fine")
+    assert (ungraded.failure, bench.output(ungraded)) == ("grader:no_reward", "last words\n")
+    podman = bench.place.pool.hosts[0].podman
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(kill_once_it_works, bench, podman, ungraded.id + 1)
+        lost = await bench.make(caller(words + "; import time; time.sleep(60)"))
+    assert (lost.failure, bench.output(lost)) == ("sandbox:lost", "last words\n")
+    bench.teacher = Dead
+    unanswered = await bench.make(("python3", "-c", words + CALLER, "{base_url}", "{prompt}"))
+    assert unanswered.failure == "engine:dead"
+    assert bench.output(unanswered).startswith("last words\n")
+
+
+async def kill_once_it_works(bench: Bench, podman: Podman, rollout_id: int) -> None:
+    """kill -9 of the Podman service, once this rollout's harness has been answered and has printed."""
+    with anyio.fail_after(120):
+        while not bench.place.store.calls(rollout_id):
+            await anyio.sleep(0.05)
+    await anyio.sleep(2.0)
+    os.kill(podman.service_pid, signal.SIGKILL)
 
 
 @pytest.mark.anyio

@@ -100,6 +100,35 @@ def test_a_node_of_the_tree_leads_to_its_call(busy: Path) -> None:
     assert "5 Calls" in call and "call 1   chat" in call and "There are 7 such lines" in call
 
 
+def test_the_tree_tells_a_token_in_numbers_finds_words_in_tokens_and_hands_out_its_text(
+    builder: Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = builder.run("r1")
+    first, second = builder.rollouts(run, Purpose.TRAIN, 1, "count-1", 2)
+    for rollout, value in ((first, 1.0), (second, 0.0)):
+        builder.begin(rollout)
+        builder.conversation(rollout)
+        builder.store.grade(rollout, Reward(value, {}), "", {})
+    monkeypatch.setenv("VISUAL", "my-editor")
+    opened: list[str] = []
+
+    def in_terminal(argv: Sequence[str], environment: dict[str, str]) -> int:
+        opened.append(Path(argv[-1]).read_text())
+        return 0
+
+    app = CorralApp(builder.home, in_terminal=in_terminal)
+    steps = ("2 G u", "enter 6", "j", "right right left", "slash 1 0 0 5", "escape", "g slash 1 0 1 2 enter", "Y", "o")
+    group, prompt, said, moved, found, _, other, copied, _ = drive(app, *steps, size=(120, 40))
+    assert "adv +0.71" in group and "adv -0.71" in group and re.search(r"advantage [+-]0\.707", group)
+    assert re.search(r"token 1/40 '0'   mask 0   advantage –", prompt)
+    numbers = r"   logprob -0\.300   mask 1   advantage [+-]0\.707"
+    assert re.search(r"token 1/12 '1000'" + numbers, said) and re.search(r"token 2/12 '1001'" + numbers, moved)
+    assert re.search(r"token 6/12 '1005'" + numbers, found)
+    assert re.search(r"token 13/13 '1012'" + numbers, other)  # only the second call said so much
+    assert "copied the text of the node" in copied and "1011 1012" in app.clipboard
+    assert opened == [app.clipboard] or opened[0].strip() == app.clipboard.strip()
+
+
 def test_calls_are_expanded_collapsed_searched_copied_and_opened_in_the_editor(
     busy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

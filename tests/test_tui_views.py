@@ -18,7 +18,7 @@ from tui.palette import Entry, best_first
 from tui.places import PLACES
 from tui.text import bar, size
 from tui.tokens import kind_by_advantage, kind_by_logprob, lines_of
-from tui.treedata import TokenText
+from tui.treedata import TokenText, token_with
 
 
 @pytest.fixture(scope="module")
@@ -157,6 +157,13 @@ def test_tokens_are_coloured_by_likelihood_and_by_advantage() -> None:
     assert kinds == ["prompt", "likely", "fair", "unlikely", "rare", "likely"]
     told = [kind_by_advantage(TokenText("x", -1.0), a) for a in (0.5, -0.5, 0.0, None)]
     assert told == ["raised", "lowered", "unmoved", "unmoved"]
+
+
+def test_words_are_found_across_tokens() -> None:
+    tokens = tuple(TokenText(text) for text in ("Hel", "lo ", "wor", "ld, hello"))
+    assert token_with(tokens, "hello") == 0 and token_with(tokens, "hello", 1) == 3
+    assert token_with(tokens, "O W") == 1 and token_with(tokens, "none") is None and token_with(tokens, "h", 4) is None
+    assert token_with((), "x") is None
 
 
 def test_tokens_are_laid_out_in_cells_whatever_their_width() -> None:

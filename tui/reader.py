@@ -17,7 +17,7 @@ from tui.hardwaredata import read_engines
 from tui.heartbeat import attended_run
 from tui.logdata import events_around, read_events
 from tui.rewardsdata import rewards
-from tui.rolloutsdata import matching, ordered, rollout_line
+from tui.rolloutsdata import matching, ordered, rollout_line, with_advantages
 from tui.runsdata import choose, run_line
 from tui.settingsdata import settings
 from tui.state import EventLine, RolloutLine, Snapshot, Wanted
@@ -122,7 +122,9 @@ class Reader:
 
     def _with_rollouts(self, store: Store, run: Run, wanted: Wanted, base: Snapshot) -> Snapshot:
         shown = matching(store, run.id, wanted.only) if wanted.only else pages.screenful(store, run.id)
-        rollouts = ordered([rollout_line(r, run.config) for r in shown])
+        lines = [rollout_line(r, run.config) for r in shown]
+        is_group = wanted.only is not None and wanted.only.task
+        rollouts = ordered(with_advantages(lines, shown, run) if is_group else lines)
         opened = next((r for r in rollouts if r.id == wanted.rollout_id), None)
         if opened is None and wanted.rollout_id is not None:  # it is not on the page
             other = pages.one(store, wanted.rollout_id)

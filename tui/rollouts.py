@@ -149,7 +149,7 @@ class RolloutsView(View):
         return (
             (f"{glyph} {rollout.state}", kind),
             (duration(rollout.in_phase_s(now)), "text" if rollout.is_live else "muted"),
-            (f"{pace} {duration(quiet)}".strip() if quiet is not None else "", quiet_kind),
+            (_quiet(rollout, pace, quiet), quiet_kind),
             (rollout.task, "text"),
             (rollout.harness, "text"),
             (purpose(rollout), "muted"),
@@ -172,10 +172,18 @@ class RolloutsView(View):
                 ("step", str(rollout.step)),
                 ("attempt", str(rollout.attempt)),
                 ("policy version", str(rollout.policy_version)),
+                ("advantage", "" if rollout.advantage is None else f"{rollout.advantage:+.3f}"),
             ),
             Content.assemble(rollout_span(rollout), f"   {ended}   ", (more, "$muted")),
         )
         details.update(Content("\n").join(lines), layout=False)
+
+
+def _quiet(rollout: RolloutLine, pace: str, quiet: float | None) -> str:
+    """For how long it is quiet; of one that has ended, in a list of its group, its advantage."""
+    if quiet is not None:
+        return f"{pace} {duration(quiet)}".strip()
+    return "" if rollout.advantage is None else f"adv {rollout.advantage:+.2f}"
 
 
 def spread(rollouts: Sequence[RolloutLine]) -> list[Span]:

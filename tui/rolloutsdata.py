@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from appliance import pages
+from appliance.errors import ApplianceError
 from appliance.schema import rollout_from_row
-from appliance.store import Store
+from appliance.store import Run, Store
 from appliance.types import Purpose, Rollout, RolloutState
 from tui.runsdata import number, section
 from tui.state import Only, RolloutLine
@@ -24,6 +26,18 @@ def matching(store: Store, run_id: str, only: Only) -> list[Rollout]:
     sql = "SELECT * FROM rollouts WHERE run_id=?1 AND purpose='train' AND reward>=?2 AND reward<?3"
     found = store.rows(f"{sql} ORDER BY id DESC LIMIT ?4", run_id, only.low, only.high, pages.PAGE)
     return [rollout_from_row(row) for row in found]
+
+
+def with_advantages(lines: Sequence[RolloutLine], rollouts: list[Rollout], run: Run) -> list[RolloutLine]:
+    """The lines of one group with what training moves each by; as they are while its configuration cannot be read."""
+    from appliance.config import from_record
+    from appliance.train.steprows import credits_of
+
+    try:
+        credits = credits_of(rollouts, from_record(run.config).train)
+    except ApplianceError:
+        return list(lines)
+    return [replace(line, advantage=credits.get(line.id)) for line in lines]
 
 
 def ordered(rollouts: list[RolloutLine]) -> tuple[RolloutLine, ...]:

@@ -67,6 +67,8 @@ class RolloutLine:
     ended_at: float | None
     last_event_at: float | None
     deadline_s: float
+    advantage: float | None = None
+    """Within its group; read where the group is shown."""
 
     @property
     def is_live(self) -> bool:

@@ -17,7 +17,7 @@ from textual.strip import Strip
 from tui.text import cut
 from tui.treedata import TokenText
 
-KINDS = ("prompt", "likely", "fair", "unlikely", "rare", "raised", "lowered", "unmoved")
+KINDS = ("prompt", "likely", "fair", "unlikely", "rare", "raised", "lowered", "unmoved", "picked")
 LIKELY, FAIR, UNLIKELY = 0.8, 0.4, 0.1
 """Probabilities from which a token is called so."""
 Piece = tuple[str, str]
@@ -98,9 +98,19 @@ class TokenPager(ScrollView, can_focus=True):
         """Draws these; the same again stays where it was scrolled to."""
         if (title, tuple(pieces)) == (self._title, self._pieces):
             return
+        is_other = title != self._title or [text for text, _ in pieces] != [text for text, _ in self._pieces]
         self._title, self._pieces = title, tuple(pieces)
         self._lay_out()
-        self.scroll_to(0, 0, animate=False, immediate=True)
+        if is_other:
+            self.scroll_to(0, 0, animate=False, immediate=True)
+        self._bring_into_sight()
+
+    def _bring_into_sight(self) -> None:
+        """Rolls to the picked token where it is out of sight."""
+        place = next((n for n, line in enumerate(self._lines) if any(kind == "picked" for _, kind in line)), None)
+        top, height = round(self.scroll_offset.y), max(1, self.size.height - 1)
+        if place is not None and not top <= place < top + height:
+            self.scroll_to(0, max(0, place - height // 2), animate=False, immediate=True)
 
     def _lay_out(self) -> None:
         width = max(8, self.scrollable_content_region.width - 2)

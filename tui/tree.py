@@ -4,6 +4,8 @@ branches side by side.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding
@@ -15,8 +17,8 @@ from tui.pager import Pager, Paragraph
 from tui.state import Snapshot
 from tui.text import count, reward
 from tui.tokens import Piece, TokenPager, kind_by_advantage, kind_by_logprob
-from tui.treedata import MAX_TOKENS, NodeLine, TreePage
-from tui.view import LookWanted, View, rollout_span
+from tui.treedata import MAX_TOKENS, NodeLine, TreePage, token_with
+from tui.view import ActWanted, LookWanted, View, rollout_span
 
 COLUMNS = (Column("Tree", 17, grow=2), Column("Tokens", 6, right=True), Column("Trained", 11, grow=1))
 EMPTY = "No tree: open a rollout\nwith enter in view 2."
@@ -31,6 +33,10 @@ class TreeView(View):
         Binding("p", "turn(-1)", "Previous", show=False),
         ("c", "colour", "Colour"),
         ("b", "beside", "Beside"),
+        Binding("right", "pick(1)", "Next token", show=False),
+        Binding("left", "pick(-1)", "Previous token", show=False),
+        Binding("o", "editor", "Edit", show=False),
+        Binding("Y", "copy_text", "Copy text", show=False),
     ]
 
     def compose_body(self) -> ComposeResult:
@@ -48,6 +54,7 @@ class TreeView(View):
         self._snapshot = Snapshot()
         self._by_advantage = False
         self._is_beside = False
+        self._picked = (0, 0)
         self.query_one("#tokens-other").display = False
 
     @property
@@ -72,6 +79,7 @@ class TreeView(View):
         self._list.show(page.nodes)
         if is_other:
             self._list.put_cursor(0)
+            self._picked = (0, 0)
         if rollout is None:
             self.say(("Tree", "bold"), ("   choose a rollout in view 2, press enter, then 6", "$muted"))
         else:
@@ -98,24 +106,55 @@ class TreeView(View):
         beside.display = self._is_beside and other is not None
         if other is not None and self._is_beside:
             beside.show(_title(other), self._pieces(other))
-        self.query_one("#tokens", TokenPager).show(_title(node), self._pieces(node))
-        story.show(_story(node, self._by_advantage))
+        place = self._place(node)
+        self.query_one("#tokens", TokenPager).show(_title(node), self._pieces(node, place))
+        story.show([*_numbers(node, page, place), *_story(node, self._by_advantage)])
 
-    def _pieces(self, node: NodeLine) -> list[Piece]:
+    def _place(self, node: NodeLine) -> int:
+        """The picked token of a node: its first until another is picked."""
+        number, place = self._picked
+        return place if number == node.number else 0
+
+    def _pieces(self, node: NodeLine, picked: int | None = None) -> list[Piece]:
         page = self._page
         advantage = None if node.left_out else page.advantage
         found = [
             (t.text, kind_by_advantage(t, advantage) if self._by_advantage else kind_by_logprob(t))
             for t in page.tokens(node.number)
         ]
+        if picked is not None and picked < len(found):
+            found[picked] = (found[picked][0], "picked")
         more = node.num_tokens - MAX_TOKENS
         return [*found, (f" … {more} more", "prompt")] if more > 0 else found
 
     def filter(self, text: str) -> None:
-        """Filters the nodes."""
+        """Filters the nodes; what no node's row holds is looked for in the tokens."""
         self.filter_text = text
         self._list.filter(text)
+        if text and not self._list.num_shown:
+            self._list.filter("")
+            if self._list.current is not None:
+                self._find([self._list.current, *self._page.nodes], 0)
         self.show(self._snapshot)
+
+    def find_again(self) -> None:
+        """The next place in the tokens, in this node or below."""
+        nodes, current = self._page.nodes, self._list.current
+        if self.filter_text and current is not None and self._list.num_shown == len(nodes):
+            here = next(n for n, node in enumerate(nodes) if node is current)
+            ahead = self._place(current) + 1 if self._picked[0] == current.number else 0
+            self._find([current, *nodes[here + 1 :], *nodes[: here + 1]], ahead)
+
+    def _find(self, nodes: Sequence[NodeLine], start: int) -> None:
+        """Puts both cursors on the first place of the filter's text; `start`: the first node's token to begin with."""
+        for node in nodes:
+            place = token_with(self._page.tokens(node.number), self.filter_text, start)
+            if place is not None:
+                self._picked = (node.number, place)
+                self._list.put_cursor(next(n for n, other in enumerate(self._page.nodes) if other is node))
+                self._show_node()
+                return
+            start = 0
 
     def copied(self) -> str:
         """The rollout's number."""
@@ -129,6 +168,28 @@ class TreeView(View):
         ahead = [n for n in places if n > here] if step > 0 else [n for n in reversed(places) if n < here]
         if ahead:
             self._list.put_cursor(ahead[0])
+
+    def action_pick(self, step: int) -> None:
+        """Goes to the next or previous token of the node."""
+        if node := self._list.current:
+            last = len(self._page.tokens(node.number)) - 1
+            self._picked = (node.number, max(0, min(last, self._place(node) + step)))
+            self._show_node()
+
+    def action_editor(self) -> None:
+        """Opens the text of the node in the user's editor."""
+        if text := self._text():
+            self.post_message(ActWanted("show", text))
+
+    def action_copy_text(self) -> None:
+        """Copies the text of the node to the clipboard of the terminal."""
+        if text := self._text():
+            self.app.copy_to_clipboard(text)
+            self.notify("copied the text of the node", timeout=2, markup=False)
+
+    def _text(self) -> str:
+        node = self._list.current
+        return "" if node is None else "".join(token.text for token in self._page.tokens(node.number))
 
     def action_colour(self) -> None:
         """By logprob, or by advantage."""
@@ -168,6 +229,20 @@ def _title(node: NodeLine) -> str:
     if node.call is None:
         return f"{node.num_tokens} prompt tokens"
     return f"call {node.call} · {node.num_tokens} · logprob {node.logprob or 0.0:.2f}"
+
+
+def _numbers(node: NodeLine, page: TreePage, place: int) -> list[Paragraph]:
+    """The picked token in numbers: every trained token carries the rollout's advantage."""
+    tokens = page.tokens(node.number)
+    if place >= len(tokens):
+        return []
+    token, told = tokens[place], [f"token {place + 1}/{node.num_tokens} {tokens[place].text.strip()[:16]!r}"]
+    if token.logprob is not None:
+        told.append(f"logprob {token.logprob:.3f}")
+    is_trained = token.logprob is not None and not node.left_out and page.advantage is not None
+    told.append(f"mask {int(is_trained)}")
+    told.append(f"advantage {page.advantage:+.3f}" if is_trained else "advantage –")
+    return [("   ".join(told), "text")]
 
 
 def _story(node: NodeLine, by_advantage: bool) -> list[Paragraph]:

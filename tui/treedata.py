@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +90,7 @@ def read_tree(store: Store, home: Path, rollout_id: int) -> TreePage:
         return TreePage(rollout_id, problem="No call of this rollout has token ids: it has no tree.")
     decode = decoder(home, told.run)
 
+    @cache
     def tokens(number: int) -> tuple[TokenText, ...]:
         node = told.found.tree.nodes[number]
         sample = told.calls[told.found.numbers[node.call]].call.sample if node.call >= 0 else None
@@ -108,6 +111,16 @@ def read_tree(store: Store, home: Path, rollout_id: int) -> TreePage:
         num_forks=len(found["forks"]),
         tokens=tokens,
     )
+
+
+def token_with(tokens: Sequence[TokenText], text: str, start: int = 0) -> int | None:
+    """The first token from `start` on in which a place of `text` begins, whatever its case; None without any."""
+    words = [token.text.lower() for token in tokens]
+    at = "".join(words).find(text.lower(), sum(map(len, words[:start])))
+    if at < 0 or start >= len(words):
+        return None
+    ends = accumulate(map(len, words))
+    return next(n for n, end in enumerate(ends) if end > at)
 
 
 def _words(decode: Callable[[TokenIds], str], ids: TokenIds) -> list[str]:

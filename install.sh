@@ -48,7 +48,7 @@ check_machine() {
     [ "$(uname -s)" = Linux ] || fail "Corral needs Linux (sandboxes are Linux containers)" "use a Linux machine or a virtual machine"
     [ "$(uname -m)" = x86_64 ] || fail "the locked packages are for x86_64, this is $(uname -m)" "use an x86_64 machine"
     [ -w . ] || fail "the folder $(pwd) is not writable" "clone Corral into a folder of your own"
-    mkdir -p "$HOME_FOLDER" 2>/dev/null && [ -w "$HOME_FOLDER" ] || fail "$HOME_FOLDER is not writable" "set CORRAL_HOME to a folder of your own"
+    mkdir -p "$HOME_FOLDER" 2>/dev/null && [ -w "$HOME_FOLDER" ] || fail "$HOME_FOLDER (for images, runs and the record) is read-only or not yours" "set CORRAL_HOME to a folder of your own, on a disk that can be written"
     if [ ! -f "$VENV/.locked" ]; then
         for place in . "$HOME_FOLDER"; do
             free=$(df -Pk "$place" | awk 'NR==2 {print int($4 / 1048576)}')
@@ -267,7 +267,8 @@ install_offline() {
 
 install_launcher() {
     folder=$HOME/.local/bin
-    mkdir -p "$folder"
+    # Corral is whole without it, so a home that cannot be written is told and no reason to fail.
+    mkdir -p "$folder" 2>/dev/null && [ -w "$folder" ] || { say "launcher: none, $folder is not writable; call $(pwd)/$VENV/bin/corral"; return 0; }
     printf '#!/bin/sh\nexec "%s/%s/bin/corral" "$@"\n' "$(pwd)" "$VENV" >"$folder/corral"
     chmod 755 "$folder/corral"
     case ":$PATH:" in

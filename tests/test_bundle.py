@@ -196,6 +196,29 @@ def install(folder: Path, target: Path, *words: str) -> subprocess.CompletedProc
     )  # fmt: skip
 
 
+def test_a_home_that_cannot_be_written_is_named_before_anything_is_installed(wish: Wish, tmp_path: Path) -> None:
+    (tmp_path / "user").write_text("a file where the home should be")  # as root no mode would keep us out
+    own = {"HOME": str(tmp_path), "CORRAL_HOME": str(tmp_path / "user" / "state")}
+    done = subprocess.run(
+        ["sh", "install.sh"], cwd=wish.checkout, env=os.environ | own, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1 and f"error: {tmp_path}/user/state (for images, runs" in done.stderr
+    assert "remedy: set CORRAL_HOME" in done.stderr and not (wish.checkout / ".venv").exists()
+
+
+def test_without_a_place_for_the_launcher_the_program_itself_is_named(wish: Wish, tmp_path: Path) -> None:
+    text = (wish.checkout / "install.sh").read_text()
+    launcher = "install_launcher() {" + text.partition("install_launcher() {")[2].partition("\n}\n")[0] + "\n}\n"
+    script = f"set -eu; VENV=.venv; say() {{ printf '%s\\n' \"$*\"; }}\n{launcher}install_launcher"
+    (tmp_path / ".local").write_text("a file where the folder should be")
+    done = subprocess.run(
+        ["sh", "-c", script], cwd=wish.checkout, env=os.environ | {"HOME": str(tmp_path)}, capture_output=True,
+        text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"{tmp_path}/.local/bin is not writable; call {wish.checkout}/.venv/bin/corral" in done.stdout
+
+
 def flipped(target: Path) -> None:
     flip(next((target / "wheels").glob("*.whl")))
 

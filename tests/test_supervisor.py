@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import anyio
 import psutil
 import pytest
 
+from appliance.commands.run import EXIT_STOPPED
 from appliance.config import CHECKOUT, home, resolve
 from appliance.errors import HostError
 from appliance.lock import lock, supervisor_of
@@ -60,12 +62,14 @@ def started() -> Iterator[list[subprocess.Popen[bytes]]]:
         process.wait()
 
 
-def start(folder: Path, *arguments: str) -> subprocess.Popen[bytes]:
+def start(folder: Path, *arguments: str, is_heard: bool = False) -> subprocess.Popen[bytes]:
+    """`is_heard`: Ctrl-C reaches it, even if what started the tests ignores the signal and so would its children."""
+    heard = ["env", "--default-signal=INT"] if is_heard else []
     log = (folder / "console.log").open("ab")
     with log:
         return subprocess.Popen(
-            [sys.executable, "-m", "appliance.cli", *arguments], env=environment(folder), stdout=log, stderr=log,
-            start_new_session=True,
+            [*heard, sys.executable, "-m", "appliance.cli", *arguments], env=environment(folder),
+            stdout=log, stderr=log, start_new_session=True,
         )  # fmt: skip
 
 
@@ -159,6 +163,51 @@ def test_I8_kill_9_of_supervisor_engine_and_trainer_then_resume(
     gaps = [m["logprob_gap"] for _, _, m in store.steps(final["run"]) if "logprob_gap" in m]
     assert all(gap < 0.02 for gap in gaps)
     store.close()
+
+
+def a_pack_that_waits(folder: Path) -> Path:
+    """The demo's tasks, with a teacher whose one command takes far longer than any test waits."""
+    pack = folder / "pack"
+    shutil.copytree(CHECKOUT / "data" / "pocket", pack)
+    for file in pack.rglob("teacher.json"):
+        file.write_text('["sleep 3000"]')
+    for file in pack.rglob("task.toml"):
+        file.write_text(file.read_text().replace("timeout_sec = 60.0", "timeout_sec = 3000.0"))
+    return pack
+
+
+@pytest.mark.real
+@pytest.mark.slow
+def test_ctrl_c_once_waits_for_what_is_under_way_and_twice_ends_at_once_and_leaves_nothing(
+    tmp_path: Path, started: list[subprocess.Popen[bytes]]
+) -> None:
+    folder = tmp_path.resolve()
+    for parent in (folder, *folder.parents[:2]):
+        parent.chmod(parent.stat().st_mode | 0o055)
+    own = SMALL | {
+        "harnesses": "pi", "tasks.pack": str(a_pack_that_waits(folder)), "rollout.timeout_s": "3000",
+    }  # fmt: skip
+    settings = [word for key, value in own.items() for word in ("--set", f"{key}={value}")]
+    process = start(folder, "train", str(CHECKOUT / "data" / "demo.toml"), *settings, is_heard=True)
+    started.append(process)
+    wait_until(folder, lambda s: "running" in s.get("rollouts", {}), process)
+
+    process.send_signal(signal.SIGINT)
+    drains = wait_until(folder, lambda s: s["state"] == "draining", process)
+    before = {name: count for name, count in drains["rollouts"].items() if name != "planned"}
+    time.sleep(2.0)  # nothing new begins and nothing under way is ended
+    later = status(folder)
+    assert process.poll() is None and later["state"] == "draining"
+    assert sum(count for name, count in later["rollouts"].items() if name != "planned") == sum(before.values())
+    assert "running" in later["rollouts"] and later["failures"] == {} and anyio.run(left_behind, folder) != []
+    below = descendants(process.pid)
+
+    process.send_signal(signal.SIGINT)
+    assert process.wait(DEADLINE_S) == EXIT_STOPPED, (folder / "console.log").read_text()[-3000:]
+    ended = status(folder)
+    assert ended["state"] == "stopped" and "corral resume" in corral(folder, "status").stdout
+    assert supervisor_of(folder) is None and anyio.run(left_behind, folder) == []
+    assert list((folder / "sandboxes").glob("*")) == [] and not any(psutil.pid_exists(pid) for pid, _ in below)
 
 
 def test_a_second_supervisor_on_one_record_is_told_who_holds_it(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
 import time
 import tomllib
 from collections.abc import Iterator, Sequence
@@ -15,6 +17,8 @@ from textual.pilot import Pilot
 from tui_drive import drive, looking, press, session, shown
 from tui_record import Builder, a_busy_record
 
+from appliance.config import CHECKOUT
+from appliance.train.checkpoints import seal
 from appliance.types import Purpose, Reward, RunState
 from tui.app import CorralApp
 from tui.places import PLACES
@@ -262,6 +266,28 @@ def test_checkpoint_and_export_write_beside_the_run(builder: Builder) -> None:
     assert "Count the lines" in written.read_text()
 
 
+def test_a_checkpoint_is_a_whole_copy_of_the_newest_version(builder: Builder) -> None:
+    builder.run("r1", state=RunState.STOPPED)
+    for version in (0, 1):
+        folder = builder.home / "adapters" / str(version)
+        folder.mkdir(parents=True)
+        (folder / "adapter_model.safetensors").write_bytes(b"weights of %d" % version)
+        (folder / "adapter_config.json").write_text("{}")
+        builder.store.add_version("r1", version, folder, seal(folder))
+    app = CorralApp(builder.home)
+
+    async def look(pilot: Pilot[None]) -> None:
+        await press(pilot, do("checkpoint"))
+        await done(pilot)
+        assert "checkpoint failed" not in shown(app)
+
+    session(app, look)
+    (copy,) = (builder.home / "runs" / "r1" / "exports").glob("*adapter")
+    assert {path.name: path.read_bytes() for path in copy.iterdir()} == {
+        "adapter_model.safetensors": b"weights of 1", "adapter_config.json": b"{}",
+    }  # fmt: skip
+
+
 def test_pruning_asks_first_and_then_takes_out_bodies_and_the_run(builder: Builder) -> None:
     builder.run("r1", state=RunState.STOPPED)
     builder.run("r2", state=RunState.STOPPED)
@@ -338,3 +364,43 @@ def test_a_sandbox_is_listed_read_entered_and_ended_by_keys(busy: Path) -> None:
     assert "✓ owned" in screens[0] and f"Log of {name}" in screens[1]
     assert entered == [["podman", "exec", "--interactive", "--tty", name, "/bin/sh"]]
     assert "End this sandbox?" in screens[2]
+
+
+ORPHAN = """
+import os, sys, anyio
+from pathlib import Path
+from appliance.images import base_ref
+from appliance.sandbox import Podman, SandboxSpec
+
+async def main() -> None:
+    async with Podman(Path(sys.argv[1])) as podman:
+        await podman.start(SandboxSpec(sys.argv[2], base_ref(), ("sleep", "600")))
+        os._exit(0)  # as one that is killed: it puts nothing away
+
+anyio.run(main)
+"""
+
+
+@pytest.mark.real
+def test_orphans_are_removed_by_their_act_after_a_yes(busy: Path) -> None:
+    from appliance.config import home, podman_home
+    from appliance.images import build_images
+    from appliance.reconcile import sandboxes
+
+    place, name = podman_home(home()), f"corral-orphan-{os.getpid()}"
+    build_images(place, [], print)
+    subprocess.run([sys.executable, "-c", ORPHAN, str(place), name], cwd=CHECKOUT, check=True, timeout=PATIENCE_S)
+    app, screens = CorralApp(busy), []
+
+    async def look(pilot: Pilot[None]) -> None:
+        await press(pilot, f"9 slash {typed(name)} enter")
+        screens.append(await until(pilot, name[:12]))
+        await press(pilot, do("remove orphans"))
+        screens.append(shown(app))
+        await press(pilot, "y")
+        await done(pilot)
+
+    assert [row["owner"] for row in sandboxes(place) if row["name"] == name] == ["gone"]
+    session(app, look)
+    assert "Remove orphans?" in screens[1]
+    assert name not in [row["name"] for row in sandboxes(place)]

@@ -17,7 +17,10 @@ from textual.pilot import Pilot
 from tui_drive import drive, looking, press, session, shown
 from tui_record import Builder, a_busy_record
 
-from appliance.config import CHECKOUT
+from appliance.config import CHECKOUT, RunConfig
+from appliance.evaluating import held_out
+from appliance.schedule import evaluation
+from appliance.tasks import load_pack
 from appliance.train.checkpoints import seal
 from appliance.types import Purpose, Reward, RunState
 from tui.app import CorralApp
@@ -245,6 +248,31 @@ def test_evaluating_says_where_to_look_and_its_command_says_what_is_missing(buil
     while not log.read_text() and time.monotonic() < deadline:
         time.sleep(0.1)
     assert "no-such-pack" in log.read_text()
+
+
+def test_an_evaluation_that_is_on_the_record_is_told_at_once(builder: Builder) -> None:
+    config = RunConfig.model_validate({"harnesses": ["pi"], "evaluation": {"max_tasks": 2}})
+    builder.store.create_run("r1", "measured", config.model_dump(mode="json"), 0, "test")
+    builder.store.move_run("r1", RunState.RUNNING)
+    builder.store.move_run("r1", RunState.STOPPED)
+    folder = builder.home / "adapters" / "1"
+    folder.mkdir(parents=True)
+    builder.store.add_version("r1", 1, folder, seal(folder))
+    tasks = sorted(held_out(load_pack(config.pack_path), config))
+    for rollout in builder.store.plan(evaluation("r1", Purpose.EVAL, 1, ["pi"], tasks, 1)):
+        builder.store.begin(rollout.id, 1)
+        builder.store.grade(rollout.id, Reward(1.0), "", {})
+    app, log = CorralApp(builder.home), builder.home / "runs" / "r1" / "evaluate.log"
+
+    async def look(pilot: Pilot[None]) -> None:
+        await press(pilot, do("evaluate"))
+        await until(pilot, "evaluating the newest version")
+
+    session(app, look)
+    deadline = time.monotonic() + PATIENCE_S
+    while "100.0" not in log.read_text() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert "| pocket | pi | r1@1 | 100.0 [34, 100] |" in log.read_text()
 
 
 def test_checkpoint_and_export_write_beside_the_run(builder: Builder) -> None:

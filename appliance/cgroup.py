@@ -62,6 +62,25 @@ def remove_empty(root: Path, name: str, known: set[str]) -> list[str]:
     return sorted(gone)
 
 
+def ids_under(root: Path, name: str) -> set[str]:
+    """Ids of the containers, and of monitors, that have a cgroup under `name` in any hierarchy."""
+    folders = [folder for parent in (*root.glob(f"*/{name}"), root / name) for folder in parent.glob("libpod-*")]
+    return {folder.name.rpartition("-")[2].removesuffix(".scope") for folder in folders}
+
+
+def remove_parents(root: Path, name: str) -> bool:
+    """Remove `name` in every hierarchy with the empty cgroups under it; False where a process is in one still.
+
+    The kernel removes none that is in use, so this ends nothing.
+    """
+    remove_empty(root, name, set())
+    for parent in (*root.glob(f"*/{name}"), root / name):
+        for folder in (parent / "conmon", parent):
+            with suppress(OSError):
+                folder.rmdir()
+    return not (*root.glob(f"*/{name}"), *root.glob(name))
+
+
 def _folders(pid: int, root: Path, proc: Path) -> dict[str, Path]:
     """Controller → folder on v1; '' → folder on v2."""
     found: dict[str, Path] = {}

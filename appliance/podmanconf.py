@@ -14,6 +14,7 @@ import re
 import resource
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -156,6 +157,14 @@ class PodmanPlaces:
     def cgroup(self) -> str:
         """The cgroup under which all sandboxes of this storage lie, so that what is left of one can be found."""
         return f"corral-{self.run.name}"
+
+
+def leave_proxy_directory(home: Path) -> None:
+    """Have it gone, and the run folder around it, unless something else lies there: a socket, what Podman keeps."""
+    run = PodmanPlaces.under(home).run
+    with suppress(OSError):
+        (run / "proxy").rmdir()
+        run.rmdir()
 
 
 def sandbox_mode(traits: HostTraits, has_stock_profile: bool) -> tuple[str, list[str]]:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from anyio.abc import Process
 
+from appliance.cgroup import ROOT, remove_parents
 from appliance.errors import HostError, SandboxError
 from appliance.podmanconf import OLDEST_PODMAN, is_too_old, remedy_of
 
@@ -31,6 +32,7 @@ CALL_TIMEOUT_S = 60.0
 READY_S = 30.0
 STOP_S = 10.0
 START_TRIES = 4
+LEAVE_S, LEAVE_LOOKS = 0.1, 15
 
 
 class Gone(Exception):
@@ -134,6 +136,17 @@ class PodmanService:
                     process.kill()
                     await process.wait()
             self.socket.unlink(missing_ok=True)
+            await self._leave()
+
+    async def _leave(self) -> None:
+        """Have this storage's cgroups gone, unless another Corral uses it; monitors end a moment after their box."""
+        for _ in range(LEAVE_LOOKS):
+            owners = {path.stem.removeprefix("podman-") for path in self._run.glob("podman-*.sock")}
+            if any(owner.isdigit() and Path(f"/proc/{owner}").exists() for owner in owners):
+                return
+            if remove_parents(ROOT, f"corral-{self._run.name}"):
+                return
+            await anyio.sleep(LEAVE_S)
 
     async def _start(self) -> None:
         log = self._run / f"podman-{os.getpid()}.log"

@@ -18,6 +18,7 @@ from appliance import workshop
 from appliance.config import podman_home, resolve
 from appliance.harness import Harness
 from appliance.images import base_ref
+from appliance.podmanconf import leave_proxy_directory
 from appliance.pool import Host, Pool
 from appliance.proxy import Limits as ProxyLimits
 from appliance.proxy import Proxy
@@ -78,6 +79,7 @@ async def place_for(folder: Path, parallel: int) -> AsyncIterator[Place]:
                     grader_image=base_ref(),
                 )  # fmt: skip
     finally:
+        leave_proxy_directory(folder)
         store.close()
 
 

@@ -26,7 +26,7 @@ from appliance.harness import Harness
 from appliance.hosts import check_images, open_hosts, reconcile, reconciling
 from appliance.judge import EngineVoice, Judge, judging
 from appliance.lock import lock
-from appliance.podmanconf import PodmanPlaces, machine_key
+from appliance.podmanconf import PodmanPlaces, leave_proxy_directory, machine_key
 from appliance.pool import Pool
 from appliance.proxy import Limits as ProxyLimits
 from appliance.proxy import Proxy
@@ -224,6 +224,7 @@ class Supervisor:
         await check_images(hosts, {**images, "base": base_ref(), **names_of(own)})
         for name, harness in harnesses.items():
             self.store.note_harness(name, harness.version, harness.wire, images[name])
+        stack.callback(leave_proxy_directory, self.home)
         proxy = await stack.enter_async_context(
             Proxy(self.store, proxy_directory(self.home), proxy_limits(self.config))
         )

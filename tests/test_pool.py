@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from appliance.cgroup import Counters, remove_empty
+from appliance.cgroup import Counters, ids_under, remove_empty, remove_parents
 from appliance.container import launch_script
 from appliance.errors import GraderError, SandboxError
 from appliance.podmanconf import HostTraits
@@ -88,6 +88,20 @@ def test_only_empty_cgroups_of_unknown_containers_are_removed(tmp_path: Path) ->
     (tmp_path / "memory/corral-x/libpod-dd/child").mkdir()  # in use: rmdir fails
     assert remove_empty(tmp_path, "corral-x", {"bb"}) == ["aa", "cc"]
     assert sorted(p.name for p in (tmp_path / "memory/corral-x").iterdir()) == ["libpod-bb", "libpod-dd", "other"]
+
+
+def test_the_cgroups_of_a_storage_go_when_they_are_empty_and_no_others_do(tmp_path: Path) -> None:
+    for name in ("corral-x/conmon", "corral-x/libpod-aa", "corral-y/conmon", "other/conmon"):
+        (tmp_path / "memory" / name).mkdir(parents=True)
+        (tmp_path / "pids" / name).mkdir(parents=True)
+    (tmp_path / "pids/corral-x/conmon/process").mkdir()  # in use: rmdir fails
+    assert ids_under(tmp_path, "corral-x") == {"aa"}
+    assert not remove_parents(tmp_path, "corral-x")
+    assert sorted(str(p.relative_to(tmp_path)) for p in tmp_path.glob("*/*")) == [
+        "memory/corral-y", "memory/other", "pids/corral-x", "pids/corral-y", "pids/other",
+    ]  # fmt: skip
+    (tmp_path / "pids/corral-x/conmon/process").rmdir()
+    assert remove_parents(tmp_path, "corral-x") and not (tmp_path / "pids/corral-x").exists()
 
 
 class Deaf:

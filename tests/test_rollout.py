@@ -17,6 +17,7 @@ from appliance.config import home, podman_home, resolve
 from appliance.errors import EngineError
 from appliance.harness import Harness
 from appliance.images import base_ref, build_images
+from appliance.podmanconf import PodmanPlaces, leave_proxy_directory
 from appliance.pool import Host, Pool
 from appliance.proxy import Limits as ProxyLimits
 from appliance.proxy import Proxy
@@ -114,6 +115,8 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
             yield Bench(place, tmp_path / "tasks")
         assert await podman.list({"corral.owner": owner}) == []
     assert list((tmp_path / "sandboxes").iterdir()) == []
+    leave_proxy_directory(tmp_path)
+    assert not PodmanPlaces.under(tmp_path).run.exists()
     store.close()
 
 

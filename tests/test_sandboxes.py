@@ -18,6 +18,7 @@ import psutil
 import pytest
 
 from appliance import workshop
+from appliance.cgroup import ROOT, ids_under
 from appliance.config import home, podman_home
 from appliance.container import is_alive, maker
 from appliance.errors import HostError
@@ -33,6 +34,7 @@ from appliance.types import RolloutState
 ROLLOUTS_A_MOMENT, PARALLEL = 8, 4
 MOMENTS = int(os.environ.get("CORRAL_TEST_KILLS", "6"))
 DEADLINE_S = 1800.0
+REMOVAL_S = 3.0
 VICTIMS = ("supervisor", "service", "conmon")
 
 
@@ -193,11 +195,15 @@ def assert_kept(folder: Path, graded: dict[int, int]) -> None:
 
 
 async def left_behind(folder: Path) -> list[str]:
-    """Sandboxes, folders, file systems, processes and cgroups that outlived the run."""
+    """Sandboxes, folders, file systems, processes, cgroups and the folder of sockets that outlived the run."""
     places = PodmanPlaces.under(podman_home(home()))
     async with Podman(podman_home(home())) as podman:
         left = await podman.list({"corral.owner": owner_of(folder)})
+        with_cgroups = ids_under(ROOT, places.cgroup)
         known = {entry["Id"] for entry in await podman.request("GET", "/containers/json", {"all": "true"})}
+        await anyio.sleep(REMOVAL_S)  # others may share this storage, and be removing one
+        left += [f"cgroup of {name}" for name in (with_cgroups - known) & ids_under(ROOT, places.cgroup)]
+    left += [str(path) for path in [PodmanPlaces.under(folder).run] if path.exists()]
     left += [c.id for c in runtime_containers(places.storage) if c.id not in known]
     left += [str(path) for path in (folder / "sandboxes").glob("*")]
     left += [line for line in Path("/proc/mounts").read_text().splitlines() if str(folder) in line]

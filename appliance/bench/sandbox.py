@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from appliance.sandbox import Podman
 
 TEXT = "sandboxes: cold, warm and bare starts, how many live at once, many rollouts, what is left behind"
+REMOVAL_S = 3.0
 OURS = ("sandbox", "engine", "capture", "corral")
 
 
@@ -203,6 +204,9 @@ def _drift(values: list[float]) -> float:
 
 async def _left(folder: Path, owner: str) -> int:
     """Sandboxes, folders and cgroups that should be gone; asked of a Podman of its own."""
+    import anyio
+
+    from appliance.cgroup import ROOT, ids_under
     from appliance.config import podman_home
     from appliance.podmanconf import PodmanPlaces
     from appliance.podmanservice import runtime_containers
@@ -215,6 +219,10 @@ async def _left(folder: Path, owner: str) -> int:
         configs = storage.glob("*-containers/*/userdata/config.json")
         ours = {path.parents[1].name for path in configs if _names(path, folder)}
         left = containers | {container.id for container in runtime_containers(storage) if container.id in ours}
+        with_cgroups = ids_under(ROOT, PodmanPlaces.under(podman_home(folder)).cgroup)
+        known = {entry["Id"] for entry in await podman.request("GET", "/containers/json", {"all": "true"})}
+        await anyio.sleep(REMOVAL_S)  # one that another record over this storage was removing is gone then
+        left |= (with_cgroups - known) & ids_under(ROOT, PodmanPlaces.under(podman_home(folder)).cgroup)
         await podman.reconcile({"corral.owner": owner})
     return len(left) + len(list((folder / "sandboxes").glob("*")))
 

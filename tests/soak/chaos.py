@@ -31,6 +31,7 @@ from typing import Any
 import anyio
 import psutil
 
+from appliance.cgroup import ROOT, ids_under
 from appliance.config import CHECKOUT, home, podman_home
 from appliance.dbcheck import check
 from appliance.errors import CorralError
@@ -312,14 +313,16 @@ def monitors(folder: Path) -> list[int]:
 
 
 async def left_behind(folder: Path) -> list[str]:
-    """Sandboxes, folders, file systems and processes that outlived the run."""
+    """Sandboxes, folders, file systems, cgroups and processes that outlived the run."""
     places = PodmanPlaces.under(podman_home(home()))
     async with Podman(podman_home(home())) as podman:
         left = await podman.list({"corral.owner": owner_of(folder)})
         # Other records may share this storage: what they start or remove between the two looks is nobody's leftover.
+        with_cgroups = ids_under(ROOT, places.cgroup)
         listed = {c.id for c in runtime_containers(places.storage)}
         known = {entry["Id"] for entry in await podman.request("GET", "/containers/json", {"all": "true"})}
         await anyio.sleep(REMOVAL_S)
+        left += [f"cgroup of {name}" for name in (with_cgroups - known) & ids_under(ROOT, places.cgroup)]
         forgotten = sorted((listed - known) & {c.id for c in runtime_containers(places.storage)})
     left += [name for name in forgotten if is_of(folder, places.storage, name)]
     left += [str(path) for path in (folder / "sandboxes").glob("*")]

@@ -10,8 +10,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import secrets
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -20,8 +22,14 @@ from anyio.abc import ByteStream, SocketAttribute
 from appliance.config import home, podman_home
 from appliance.container import LAUNCH_FOLDER
 from appliance.images import base_ref, build_images
+from appliance.podmanconf import leave_proxy_directory
 from appliance.pool import Host, Kind, Pool, Slot
+from appliance.proxy import Proxy
 from appliance.sandbox import Limits, Podman
+from appliance.store import Store
+from appliance.supervisor import proxy_directory
+from appliance.teacher import ScriptedTeacher
+from appliance.types import Purpose, RolloutPlan
 
 pytestmark = pytest.mark.real
 
@@ -262,3 +270,88 @@ async def nested(folder: Path, may_nest: bool) -> list[str]:
         async with pool, pool.slot(kind, "nest") as slot:
             outcome = await slot.watch(await slot.go(("sh", "-c", NESTED), {}, LIMITS), lambda: False)
     return outcome.output.splitlines()
+
+
+# One sandbox that keeps secrets, and another that looks for them and calls their common proxy with both tokens.
+NEIGHBOUR = """
+import os, socket, time
+for folder in ("/workspace", "/home/agent", "/tmp", "/dev/shm"):
+    open(folder + "/kept-by-neighbour", "w").close()
+abstract = socket.socket(socket.AF_UNIX)
+abstract.bind("\\0corral-neighbour")
+abstract.listen()
+port = socket.create_server(("127.0.0.1", 9999))
+print("keeps", flush=True)
+time.sleep(600)
+"""
+LOOKS = """
+import errno, json, os, socket, urllib.request, urllib.error
+def refusal(family, address):
+    try:
+        socket.socket(family).connect(address)
+    except OSError as error:
+        return errno.errorcode[error.errno]
+def status(token):
+    try:
+        return urllib.request.urlopen(f"http://127.0.0.1:8123/s/{token}/v1/models").status
+    except urllib.error.HTTPError as error:
+        return error.code
+def read(pid, name):
+    try:
+        return open(f"/proc/{pid}/{name}", "rb").read().decode(errors="replace")
+    except OSError:
+        return ""
+others = [pid for pid in os.listdir("/proc") if pid.isdigit() and pid != str(os.getpid())]
+roots = [f"/proc/{pid}/root/workspace" for pid in others]
+open("/workspace/kept-by-me", "w").close()  # so that a look that sees nothing at all is noticed
+files = []
+for root in ("/workspace", "/home", "/tmp", "/dev/shm", "/run", "/var", "/mnt", "/srv", *roots):
+    files += [f for at, _, names in os.walk(root) for f in names if f.startswith("kept-by-")]
+token = os.environ["NEIGHBOURS"]
+print(json.dumps({
+    "files": sorted(set(files)),
+    "processes": [pid for pid in others if "kept-by-" in read(pid, "cmdline") or "KEEPS" in read(pid, "environ")],
+    "abstract socket": refusal(socket.AF_UNIX, "\\0corral-neighbour"),
+    "port": refusal(socket.AF_INET, ("127.0.0.1", 9999)),
+    "own token": status(os.environ["OWN"]), "a guess": status("A" * len(token)), "its token": status(token),
+}))
+"""
+
+
+def test_I9_a_sandbox_finds_nothing_of_another_and_only_a_token_tells_them_apart(tmp_path: Path) -> None:
+    """Both have the run's one proxy socket: a token that was known would be taken, so none may be found."""
+    for parent in (tmp_path, *tmp_path.parents[:2]):
+        parent.chmod(parent.stat().st_mode | 0o055)
+    build_images(podman_home(home()), [], print)
+    seen = anyio.run(neighbours, tmp_path)
+    assert seen.pop("its token") == 200  # as docs/security.md says: who holds a token is its rollout
+    assert seen == {
+        "files": ["kept-by-me"], "processes": [], "abstract socket": "ECONNREFUSED", "port": "ECONNREFUSED",
+        "own token": 200, "a guess": 401,
+    }  # fmt: skip
+
+
+async def neighbours(folder: Path) -> dict[str, Any]:
+    store = Store.open(folder / "record.db")
+    store.create_run("r", "test", {}, 0, "test")
+    plans = [RolloutPlan("r", Purpose.SINGLE, 0, "tiny", "t", number) for number in range(2)]
+    tokens = {rollout.id: secrets.token_urlsafe(24) for rollout in store.plan(plans)}
+    labels = {"corral.owner": f"neighbour{os.getpid()}"}
+    async with Podman(podman_home(home())) as podman, Proxy(store, proxy_directory(folder)) as proxy:
+        for rollout_id, token in tokens.items():
+            proxy.open(rollout_id, token, ScriptedTeacher(["true"]))
+        own, its = tokens.values()
+        kind = Kind(base_ref(), LIMITS, proxy.directory)
+        async with (
+            Pool([Host(podman)], folder / "sandboxes", labels, at_most=0) as pool,
+            pool.slot(kind, "neighbour") as other, pool.slot(kind, "looker") as slot,
+        ):  # fmt: skip
+            await other.go(("python3", "-c", NEIGHBOUR), {"KEEPS": its}, LIMITS)
+            with anyio.fail_after(120):
+                while "keeps" not in await podman._output(other.waiting.spec.name):
+                    await anyio.sleep(0.1)
+            started = await slot.go(("python3", "-c", LOOKS), {"OWN": own, "NEIGHBOURS": its}, LIMITS)
+            outcome = await slot.watch(started, lambda: False)
+    leave_proxy_directory(folder)
+    store.close()
+    return dict(json.loads(outcome.output))

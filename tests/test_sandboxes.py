@@ -95,6 +95,47 @@ async def listed_and_stopped(name: str) -> None:
             await podman.remove(name)
 
 
+ORPHAN = """
+import sys, anyio
+from pathlib import Path
+from appliance import container
+from appliance.images import base_ref
+from appliance.sandbox import Limits, Podman, SandboxSpec
+container.DEAD_MAN_GRACE_S = 9
+async def main(home, name):
+    async with Podman(Path(home)) as podman:
+        limits = Limits(timeout_s=1.0, grace_s=0.0)
+        started = await podman.start(SandboxSpec(name, base_ref(), ("sleep", "600"), limits=limits))
+        print(started.pid, podman.service_pid, flush=True)
+        await anyio.sleep(600)
+anyio.run(main, *sys.argv[1:])
+"""
+
+
+@pytest.mark.real
+def test_a_sandbox_ends_by_its_monitor_when_supervisor_and_service_are_gone() -> None:
+    build_images(podman_home(home()), [], print)
+    name = f"corral-orphan-{os.getpid()}"
+    command = [sys.executable, "-c", ORPHAN, str(podman_home(home())), name]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as maker_of_it:
+        try:
+            assert maker_of_it.stdout is not None
+            sandbox, service = map(psutil.Process, map(int, maker_of_it.stdout.readline().split()))
+        finally:
+            maker_of_it.kill()
+    try:
+        psutil.wait_procs([service], timeout=60)
+        assert not service.is_running() and sandbox.is_running()  # nobody of ours is left to end it
+        assert psutil.wait_procs([sandbox], timeout=120)[0] == [sandbox]
+    finally:
+        anyio.run(removed, name)
+
+
+async def removed(name: str) -> None:
+    async with Podman(podman_home(home())) as podman:
+        await podman.remove(name)
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
     for parent in (tmp_path, *tmp_path.parents[:2]):

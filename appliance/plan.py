@@ -21,8 +21,9 @@ NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
 """A quantised weight: four bits, an 8-bit scale for 64 of them, an fp32 scale for 256 of those."""
 LOGIT_FLOATS = 2**24
 """Logits the trainer holds at once."""
-PROCESS_BYTES = {"cpu": 510 << 20, "cuda": 900 << 20}
-"""torch, transformers and peft in a process; on a GPU the CUDA context and its libraries."""
+PROCESS_BYTES = {"cpu": 300 << 20, "cuda": 900 << 20}
+"""torch, transformers and peft in a process, without the pages of their files, which the kernel takes back at need;
+on a GPU the CUDA context and its libraries."""
 ENGINE_BYTES = {"cpu": 2200 << 20, "cuda": 1500 << 20}
 """vLLM's processes, or on a GPU its context and work space, without weights and cache."""
 SLACK = {"cpu": 1.0, "cuda": 1.05}

@@ -13,6 +13,7 @@ import json
 import os
 import resource
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -78,18 +79,19 @@ def measure(case: Case) -> dict[str, Any]:
     """The object that a case promises."""
     if case.kind == "compare":
         return _compared(Path(case.model))
+    highest = Highest()
     policy = load(case)
     causal: Any = policy.model.get_base_model()
     rows = batch(case, causal.config.vocab_size)
     if case.kind == "ranks":
         return _ranks(case, policy, rows)
     if case.kind == "trl":
-        return _trl(case, policy, rows)
+        return _trl(case, policy, rows, highest)
     packed, flat = pack(rows, 1 << 30), [p for row in rows for p in pack([row], 1 << 30)]
     step = _step(case, policy)
     if case.kind == "peak":
         seconds = _timed(case, step, packed)
-        return {"seconds": seconds, "unique_tokens": packed[0].num_tokens, "peak_bytes": peak_bytes(case)}
+        return {"seconds": seconds, "unique_tokens": packed[0].num_tokens, "peak_bytes": peak_bytes(case, highest)}
     best: dict[str, float] = {}
     for _ in range(case.repeats):
         for name, packs in (("packed", packed), ("flat", flat)):
@@ -144,11 +146,30 @@ def _gpu_clock() -> float:
     return time.perf_counter()
 
 
-def peak_bytes(case: Case) -> int:
+class Highest(threading.Thread):
+    """Looks every few milliseconds at how much memory of its own this process holds, from now on to its end.
+
+    Mapped files are not counted: the kernel takes their pages back and reads them again as it likes, so that what a
+    process has of them differs from run to run.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.bytes = 0
+        self.start()
+
+    def run(self) -> None:
+        """Reads resident and shared pages of /proc/self/statm."""
+        page = resource.getpagesize()
+        while True:
+            _, resident, shared, *_ = Path("/proc/self/statm").read_bytes().split()
+            self.bytes = max(self.bytes, page * (int(resident) - int(shared)))
+            time.sleep(0.003)
+
+
+def peak_bytes(case: Case, highest: Highest) -> int:
     """The most memory this process ever held, on the device of the case."""
-    if case.device != "cpu":
-        return int(torch.cuda.max_memory_allocated())
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return int(torch.cuda.max_memory_allocated()) if case.device != "cpu" else highest.bytes
 
 
 def _ranks(case: Case, policy: Policy, rows: list[Sequence]) -> dict[str, Any]:
@@ -176,7 +197,7 @@ def _compared(folder: Path) -> dict[str, Any]:
     return {"difference": float((one - two).norm() / one.norm())}
 
 
-def _trl(case: Case, policy: Policy, rows: list[Sequence]) -> dict[str, Any]:
+def _trl(case: Case, policy: Policy, rows: list[Sequence], highest: Highest) -> dict[str, Any]:
     """TRL's own logprobs of the same rows as one padded batch, its defaults, on the same model and adapter."""
     from trl import GRPOTrainer  # type: ignore[attr-defined]
     from trl.trainer.utils import add_fused_lm_head
@@ -196,7 +217,7 @@ def _trl(case: Case, policy: Policy, rows: list[Sequence]) -> dict[str, Any]:
         loss.backward()
 
     seconds = _timed(case, step, [])
-    return {"seconds": seconds, "peak_bytes": peak_bytes(case)}
+    return {"seconds": seconds, "peak_bytes": peak_bytes(case, highest)}
 
 
 def _two_groups(rows: list[Sequence]) -> Iterator[Sequence]:

@@ -22,7 +22,7 @@ _PATTERNS = (
     (re.compile(r"(/s/)[\w.~-]{12,}"), rf"\1{HIDDEN}"),
     (re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{8,}"), rf"\1 {HIDDEN}"),
     # user and password, or a token, in an address
-    (re.compile(r"(\w+://)[^/@\s'\"]+@"), rf"\1{HIDDEN}@"),
+    (re.compile(r"(\b\w+://)[^/@\s'\"]+@"), rf"\1{HIDDEN}@"),
     # keys by the prefixes that their makers give them
     (
         re.compile(
@@ -33,7 +33,7 @@ _PATTERNS = (
     # NAME=value, "name": "value", --name value, for names that say what they hold
     (
         re.compile(
-            r"(?i)(\b[\w-]*(?:api[-_]?key|secret|passw(?:or)?d|credential|auth[-_]?token|access[-_]?token|_token|_key)\b"
+            r"(?i)(\b[\w-]{0,64}(?:api[-_]?key|secret|passw(?:or)?d|credential|auth[-_]?token|access[-_]?token|_token|_key)\b"
             r"[\"']?\s*[=:]\s*[\"']?)[^\s\"',;}]{4,}"
         ),
         rf"\1{HIDDEN}",
@@ -51,7 +51,7 @@ _CARRIERS = (
 )
 _KEY_FORMS = (
     (re.compile(r"(?i)\b(bearer\s+)[\w.~+/=-]{16,}"), rf"\1{HIDDEN}"),
-    (re.compile(r"(\w+://)[^/@:\s'\"]*:[^/@\s'\"]+@"), rf"\1{HIDDEN}@"),
+    (re.compile(r"(\b\w+://)[^/@:\s'\"]*:[^/@\s'\"]+@"), rf"\1{HIDDEN}@"),
     (re.compile(r"\b(?:sk-|gh[opsu]_|github_pat_|xox[abp]-|glpat-|hf_|AIza|AKIA)[A-Za-z0-9_-]{16,}"), HIDDEN),
 )
 

@@ -14,7 +14,7 @@ from told_record import SYSTEM, TASK, call, told_record
 
 from appliance.errors import CaptureError
 from appliance.export.leaving import FORMATS, export
-from appliance.redact import HIDDEN, logged, own_secrets, value_without_secrets, without_secrets
+from appliance.redact import HIDDEN, logged, own_secrets, redacted, value_without_secrets, without_secrets
 from appliance.reporthtml import write_report
 from appliance.store import Store
 from appliance.teacher import Upstream, UpstreamTeacher
@@ -131,3 +131,8 @@ def test_a_key_that_an_upstream_repeats_is_taken_out_whatever_its_form() -> None
 
     with pytest.raises(CaptureError, match=r"answered 401: bad key: \[redacted\]$"):
         anyio.run(ask)
+
+
+def test_a_long_text_costs_its_length_and_not_its_square() -> None:
+    for text in ("x" * 300_000, "a-" * 150_000, "a:" * 150_000, "://" * 100_000, "key=" * 75_000):
+        assert without_secrets(text) == text and len(logged(text)) <= len(text) and redacted(text)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from textual.pilot import Pilot
-from tui_drive import ahead, drive, looking, press, session, shown
+from tui_drive import ahead, drive, looking, press, session, shown, until
 from tui_record import SYSTEM, TASK, Builder, a_busy_record
 
 from appliance.types import Message, Purpose, RolloutState, RunState, ToolCall
@@ -272,7 +272,15 @@ def test_several_look_at_one_record_at_once_and_each_moves_alone(builder: Builde
 
 def test_without_a_record_the_first_screen_offers_the_demo(tmp_path: Path) -> None:
     started: list[bool] = []
-    before, after = drive(CorralApp(tmp_path, start_demo=lambda: started.append(True)), "", "d d")
+    app, screens = CorralApp(tmp_path, start_demo=lambda: started.append(True)), []
+
+    async def look(pilot: Pilot[None]) -> None:
+        screens.append(await until(pilot, "d Start the demo"))
+        await press(pilot, "d d")
+        screens.append(shown(app))
+
+    session(app, look)
+    before, after = screens
     assert "press d, or type corral demo" in before and "d Start the demo" in before
     assert "Rollouts" not in before and "Resume" not in before
     assert "starting the demo" in after and started == [True]

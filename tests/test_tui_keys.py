@@ -14,7 +14,7 @@ from pathlib import Path
 import anyio
 import pytest
 from textual.pilot import Pilot
-from tui_drive import drive, looking, press, session, shown
+from tui_drive import drive, looking, press, session, shown, until
 from tui_record import Builder, a_busy_record
 
 from appliance.config import CHECKOUT, RunConfig
@@ -54,16 +54,6 @@ def typed(text: str) -> str:
 
 def do(name: str) -> str:
     return f"colon {typed(name)} enter"
-
-
-async def until(pilot: Pilot[None], text: str) -> str:
-    """Waits for something that a thread or another process has to say on the screen."""
-    app, deadline = pilot.app, time.monotonic() + PATIENCE_S
-    assert isinstance(app, CorralApp)
-    while text not in shown(app) and time.monotonic() < deadline:
-        await pilot.pause(0.05)
-    assert text in shown(app), shown(app)
-    return shown(app)
 
 
 async def done(pilot: Pilot[None]) -> None:

@@ -75,3 +75,13 @@ def session(app: CorralApp, steps: Callable, size: tuple[int, int] = (80, 24)) -
 
 def ahead(seconds: float) -> Callable[[], float]:
     return lambda: time.time() + seconds
+
+
+async def until(pilot: Pilot[None], text: str) -> str:
+    """Waits for something that a thread or another process has to say on the screen."""
+    app, deadline = pilot.app, time.monotonic() + PATIENCE_S
+    assert isinstance(app, CorralApp)
+    while text not in shown(app) and time.monotonic() < deadline:
+        await pilot.pause(0.05)
+    assert text in shown(app), shown(app)
+    return shown(app)

@@ -346,11 +346,12 @@ def test_x_and_r_in_rollouts_and_s_anywhere_leave_commands_after_their_questions
 
 
 @pytest.mark.real
-def test_a_sandbox_is_listed_read_entered_and_ended_by_keys(busy: Path) -> None:
+def test_a_sandbox_is_listed_read_entered_and_ended_by_keys(busy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from appliance.config import home, podman_home
     from appliance.images import base_ref, build_images
     from appliance.sandbox import Podman, SandboxSpec
 
+    monkeypatch.setenv("CORRAL_PODMAN_HOME", str(podman_home(home())))
     build_images(podman_home(home()), [], print)
     name, entered, screens = f"corral-keys-{os.getpid()}", [], []
 
@@ -400,12 +401,13 @@ anyio.run(main)
 
 
 @pytest.mark.real
-def test_orphans_are_removed_by_their_act_after_a_yes(busy: Path) -> None:
+def test_orphans_are_removed_by_their_act_after_a_yes(busy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from appliance.config import home, podman_home
     from appliance.images import build_images
     from appliance.reconcile import sandboxes
 
     place, name = podman_home(home()), f"corral-orphan-{os.getpid()}"
+    monkeypatch.setenv("CORRAL_PODMAN_HOME", str(place))
     build_images(place, [], print)
     subprocess.run([sys.executable, "-c", ORPHAN, str(place), name], cwd=CHECKOUT, check=True, timeout=PATIENCE_S)
     app, screens = CorralApp(busy), []

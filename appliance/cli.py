@@ -8,7 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from appliance.commands.printing import complain
 from appliance.errors import CorralError, HostError
@@ -85,6 +85,22 @@ class Parser(argparse.ArgumentParser):
 
 def build_parser() -> argparse.ArgumentParser:
     """The whole command line."""
+    parser = Parser(
+        prog="corral",
+        description="Train agent policies inside the harnesses they will run in.",
+        epilog=EXAMPLES + "\nexit codes:\n" + "\n".join(f"  {code:<4} {text}" for code, text in EXIT_CODES.items()),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(act=_tui, json=False, plain=False, readonly=False)
+    parser.add_argument("--readonly", action="store_true", help="the UI shows everything and changes nothing")
+    commands = parser.add_subparsers(metavar="COMMAND")
+    for group in _groups():
+        group.add(commands)
+    return parser
+
+
+def _groups() -> tuple[Any, ...]:
+    """The modules of the commands, in the order of the help."""
     from appliance.commands import (
         audit,
         bench,
@@ -106,41 +122,13 @@ def build_parser() -> argparse.ArgumentParser:
         tasks,
         tree,
         trees,
+        view,
     )
 
-    parser = Parser(
-        prog="corral",
-        description="Train agent policies inside the harnesses they will run in.",
-        epilog=EXAMPLES + "\nexit codes:\n" + "\n".join(f"  {code:<4} {text}" for code, text in EXIT_CODES.items()),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.set_defaults(act=_tui, json=False, plain=False, readonly=False)
-    parser.add_argument("--readonly", action="store_true", help="the UI shows everything and changes nothing")
-    commands = parser.add_subparsers(metavar="COMMAND")
-    for group in (
-        run,
-        steer,
-        look,
-        keep,
-        harness,
-        images,
-        sandboxes,
-        tasks,
-        trees,
-        db,
-        tree,
-        policy,
-        export,
-        bench,
-        proxy,
-        evaluate,
-        bundle,
-        service,
-        audit,
-        completion,
-    ):
-        group.add(commands)
-    return parser
+    return (
+        run, steer, look, view, keep, harness, images, sandboxes, tasks, trees, db, tree, policy, export,
+        bench, proxy, evaluate, bundle, service, audit, completion,
+    )  # fmt: skip
 
 
 def _tui(arguments: argparse.Namespace) -> None:

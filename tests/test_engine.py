@@ -111,8 +111,10 @@ async def test_a_sample_carries_ids_logprobs_and_the_version(settings: Callable[
     "mode", ["no_ids", "no_logprobs", "short_logprobs", "nan", "other_prompt", "other_model", "aborted"]
 )
 async def test_an_answer_that_is_not_whole_is_an_error(settings: Callable[..., EngineSettings], mode: str) -> None:
-    async with Engine(settings(mode)) as engine, failing("bad_answer"):
-        await engine.sample([63], max_tokens=3)
+    async with Engine(settings(mode)) as engine:
+        async with failing("bad_answer"):
+            await engine.sample([63], max_tokens=3)
+        assert engine.failure is None  # the answer is at fault, not the engine
 
 
 async def test_a_refused_call_is_an_error_and_the_engine_goes_on(settings: Callable[..., EngineSettings]) -> None:
@@ -163,7 +165,7 @@ async def test_only_the_two_newest_versions_stay_loaded(
             await engine.load_adapter(version, adapter(tmp_path / str(version), bytes([version])))
         async with failing("unknown_version"):
             await engine.sample([5], max_tokens=1, policy_version=1)
-        await engine.sample([5], max_tokens=1, policy_version=2)
+        assert [(await engine.sample([5], max_tokens=1, policy_version=n)).policy_version for n in (2, 3)] == [2, 3]
 
 
 async def test_a_swap_that_changes_nothing_is_an_error(settings: Callable[..., EngineSettings], tmp_path: Path) -> None:
@@ -194,6 +196,7 @@ async def test_a_hung_call_ends_at_its_deadline_and_ends_the_engine(
         async with failing("hung"):
             await engine.sample([63], max_tokens=1)
         await until_gone(fake_pids(tmp_path))
+        assert engine.failure is not None and engine.failure.cause == "hung"
 
 
 async def test_an_engine_without_health_is_ended(settings: Callable[..., EngineSettings], tmp_path: Path) -> None:
@@ -202,6 +205,7 @@ async def test_an_engine_without_health_is_ended(settings: Callable[..., EngineS
         async with failing("hung"):
             await engine.sample([5], max_tokens=1)
         await until_gone(fake_pids(tmp_path))
+        assert engine.failure is not None and engine.failure.cause == "hung"
 
 
 async def test_an_engine_that_owes_a_call_and_does_nothing_is_ended(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -164,15 +163,15 @@ def test_the_unbroken_bodies_are_requests(case: WireCase) -> None:
     assert check(case, json.dumps(case.rich).encode(), whole=True)
 
 
-def fuzz(each: int, whole_every: int) -> Callable[[WireCase, int], None]:
-    def run(case: WireCase, seed: int) -> None:
-        for i, data in enumerate(bodies(case, seed, each)):
-            try:
-                check(case, data, whole=i % whole_every == 0)
-            except Exception as e:
-                raise AssertionError(f"{case.name}: {data!r}") from e
-
-    return run
+def fuzz(case: WireCase, seed: int, count: int) -> tuple[int, int]:
+    """(requests, refused) of so many bodies, each checked; fails with the body that is neither."""
+    found = [0, 0]
+    for i, data in enumerate(bodies(case, seed, count)):
+        try:
+            found[not check(case, data, whole=i % 10 == 0)] += 1
+        except Exception as e:
+            raise AssertionError(f"{case.name}: {data!r}") from e
+    return found[0], found[1]
 
 
 BY_NAME = {case.name: case for case in WIRE_CASES}
@@ -182,14 +181,14 @@ NAMES, SEEDS = st.sampled_from(sorted(BY_NAME)), st.integers(0, 2**48)
 @settings(max_examples=20, deadline=None)
 @given(NAMES, SEEDS)
 def test_a_few_thousand_broken_bodies(name: str, seed: int) -> None:
-    fuzz(each=50, whole_every=10)(BY_NAME[name], seed)
+    assert sum(fuzz(BY_NAME[name], seed, 50)) == 50
 
 
 @pytest.mark.slow
 @settings(max_examples=500, deadline=None)
 @given(NAMES, SEEDS)
 def test_a_hundred_thousand_broken_bodies(name: str, seed: int) -> None:
-    fuzz(each=200, whole_every=10)(BY_NAME[name], seed)
+    assert sum(fuzz(BY_NAME[name], seed, 200)) == 200
 
 
 # ------------------------------------------------------------------ the same through the whole proxy
@@ -209,7 +208,8 @@ async def post_all(http: httpx.AsyncClient, case: WireCase, seed: int, count: in
     return answered, refused
 
 
-async def through_the_proxy(folder: Path, count: int) -> None:
+async def through_the_proxy(folder: Path, count: int) -> tuple[int, int]:
+    """(answered, refused) of so many bodies a wire; every answer is on record once."""
     limits = Limits(max_calls=10**6, max_replays=10**6, max_sampled_tokens=10**9)
     async with running(folder, limits=limits, context_length=100_000) as at, at.http() as http:
         answered = refused = 0
@@ -217,23 +217,25 @@ async def through_the_proxy(folder: Path, count: int) -> None:
             more = await post_all(http, case, seed, count)
             answered, refused = answered + more[0], refused + more[1]
         settled = await at.proxy.close("tok")
-        assert answered > count / 5 and refused > count / 5
         assert settled.error is None
         assert settled.num_calls == len(at.record.drafts) == answered - settled.num_replays
         assert all(draft.sample is not None and draft.delivered for draft in at.record.drafts)
+    return answered, refused
 
 
 @pytest.mark.anyio
 async def test_broken_bodies_over_the_socket_are_answered_or_refused_and_every_answer_is_recorded(
     tmp_path: Path,
 ) -> None:
-    await through_the_proxy(tmp_path, 50)
+    answered, refused = await through_the_proxy(tmp_path, 50)
+    assert answered > 10 and refused > 10
 
 
 @pytest.mark.slow
 @pytest.mark.anyio
 async def test_thousands_of_broken_bodies_over_the_socket(tmp_path: Path) -> None:
-    await through_the_proxy(tmp_path, 1500)
+    answered, refused = await through_the_proxy(tmp_path, 1500)
+    assert answered > 300 and refused > 300
 
 
 @pytest.fixture

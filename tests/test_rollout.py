@@ -189,7 +189,8 @@ async def test_whatever_part_failed_the_harnesss_last_words_are_on_the_record(be
     podman = bench.place.pool.hosts[0].podman
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(kill_once_it_works, bench, podman, ungraded.id + 1)
-        lost = await bench.make(caller(words + "; import time; time.sleep(60)"))
+        told = ("python3", "-c", words + CALLER + "import time; time.sleep(60)", "{base_url}", "{prompt}")
+        lost = await bench.make(told)
     assert (lost.failure, bench.output(lost)) == ("sandbox:lost", "last words\n")
     bench.teacher = Dead
     unanswered = await bench.make(("python3", "-c", words + CALLER, "{base_url}", "{prompt}"))
@@ -198,11 +199,10 @@ async def test_whatever_part_failed_the_harnesss_last_words_are_on_the_record(be
 
 
 async def kill_once_it_works(bench: Bench, podman: Podman, rollout_id: int) -> None:
-    """kill -9 of the Podman service, once this rollout's harness has been answered and has printed."""
+    """kill -9 of the Podman service, once this rollout's harness has been answered: what it printed before is out."""
     with anyio.fail_after(120):
         while not bench.place.store.calls(rollout_id):
             await anyio.sleep(0.05)
-    await anyio.sleep(2.0)
     os.kill(podman.service_pid, signal.SIGKILL)
 
 

@@ -60,7 +60,7 @@ def terminal(folder: Path, program: list[str], size: tuple[int, int], variables:
     one = Terminal(folder / "tmux.socket")
     environment = [f"{key}={value}" for key, value in (variables | {"TERM": "screen-256color"}).items()]
     wide, high = map(str, size)
-    inner = ["env", *environment, *program]
+    inner = ["env", "-u", "COLUMNS", "-u", "LINES", *environment, *program]  # they would stand in for the size
     one.tmux("new-session", "-d", "-x", wide, "-y", high, "-c", str(CHECKOUT), "sleep 1000000")
     try:
         one.tmux("set-option", "-g", "remain-on-exit", "on")  # the last screen can still be read

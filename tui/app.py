@@ -85,7 +85,7 @@ class CorralApp(App[None]):
         yield Notice()
         with ContentSwitcher(initial="runs", id="views"):
             yield PLACES[0].build()  # the others are made when they are first looked at
-        yield FilterLine()
+        yield FilterLine(self._filter_done)
         yield Footer(compact=True, show_command_palette=False)
 
     def on_mount(self) -> None:
@@ -204,7 +204,7 @@ class CorralApp(App[None]):
         self._poller.look_at(replace(self._poller.wanted, view=name))
         if is_read:
             self._view.show(self.snapshot)
-        self._view.focus_target.focus()
+        self.screen.set_focus(self._view.focus_target)  # now, not by a message: the next key is already for the view
         self._draw_tabs()
 
     async def action_back(self) -> None:
@@ -244,25 +244,26 @@ class CorralApp(App[None]):
         """Opens the filter line."""
         line = self.query_one(FilterLine)
         line.value = self._view.filter_text
-        line.add_class("-open")
-        line.focus()
+        line.display = True
+        self.screen.set_focus(line)
 
     @on(Input.Changed, "#filter")
     def _filter_changed(self, event: Input.Changed) -> None:
-        if self.query_one(FilterLine).has_class("-open"):
+        if self.query_one(FilterLine).display:
             self._view.filter(event.value)
 
-    @on(Input.Submitted, "#filter")
-    def _filter_done(self) -> None:
+    def _filter_done(self, text: str) -> None:
+        if text != self._view.filter_text:  # its last letter is not told yet
+            self._view.filter(text)
         self._view.find_again()
         self._end_filter(keep=True)
 
     def _end_filter(self, keep: bool) -> None:
         line = self.query_one(FilterLine)
-        line.remove_class("-open")
+        line.display = False
         if not keep:
             self._view.filter("")
-        self._view.focus_target.focus()
+        self.screen.set_focus(self._view.focus_target)
 
     def action_copy_id(self) -> None:
         """Copies the id under the cursor to the clipboard of the terminal."""

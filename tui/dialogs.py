@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -104,10 +105,19 @@ class Ask(ModalScreen[str | None]):
 
 
 class FilterLine(Input):
-    """The line that `/` opens; what it holds is applied while typing."""
+    """The line that `/` opens; what it holds is applied while typing, and `done` is called with it on Enter."""
 
-    def __init__(self) -> None:
+    def __init__(self, done: Callable[[str], None]) -> None:
         super().__init__(id="filter", placeholder="filter: words that must all be in a row", compact=True)
+        self._done = done
+        self.display = False  # set here and not by a class: a style is applied later, and keys come at once
+
+    async def action_submit(self) -> None:
+        """Done at once, not by a message; a second Enter that came in the same moment was for the row below."""
+        if self.display:
+            self._done(self.value)
+        else:
+            self.app.simulate_key("enter")
 
 
 class Notice(Static):

@@ -306,8 +306,10 @@ run_tests() {
     "$VENV/bin/lint-imports"
     say "tests: fast tier"
     "$VENV/bin/python" -m pytest -n 2 -m "not slow and not real"
-    say "tests: slow and real-part tiers"
-    "$VENV/bin/python" -m pytest -m "slow or real"
+    say "tests: slow tier"
+    "$VENV/bin/python" -m pytest -n 2 -m "slow and not real"
+    say "tests: real-part tier"  # one at a time: they measure peaks, kill services and start engines
+    "$VENV/bin/python" -m pytest -m real
 }
 
 case "${1:-}" in

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from textual.pilot import Pilot
-from tui_drive import ahead, drive, looking, press, session, shown, until
+from tui_drive import ahead, drive, looking, press, session, shown, until, words
 from tui_record import SYSTEM, TASK, Builder, a_busy_record
 
 from appliance.types import Message, Purpose, RolloutState, RunState, ToolCall
@@ -314,7 +314,7 @@ def test_a_record_that_appears_while_looking_is_shown(tmp_path: Path) -> None:
 def test_a_newer_or_foreign_record_is_explained(tmp_path: Path, builder: Builder) -> None:
     with builder.store.write() as db:
         db.execute("INSERT INTO _sqlite_migrations VALUES(99, 'corral', 'from_the_future', '')")
-    assert "written by a newer Corral" in drive(CorralApp(builder.home))[0]
+    assert "written by a newer Corral" in words(drive(CorralApp(builder.home))[0])
     other = tmp_path / "other"
     other.mkdir()
     (other / "record.db").write_bytes(b"not a database" * 99)

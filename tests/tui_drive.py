@@ -73,6 +73,11 @@ def session(app: CorralApp, steps: Callable, size: tuple[int, int] = (80, 24)) -
         app.close()
 
 
+def words(screen: str) -> str:
+    """The words of a screen, however its lines were broken."""
+    return " ".join(screen.split())
+
+
 def ahead(seconds: float) -> Callable[[], float]:
     return lambda: time.time() + seconds
 

@@ -63,7 +63,8 @@ class Steering:
                 if self.is_paused:
                     await anyio.sleep(PAUSE_POLL_S)
                     continue
-                finished += await self._made(self._waiting.popleft(), make)
+                is_made = await self._made(self._waiting.popleft(), make)
+                finished += is_made  # not `+= await`: that adds to what was there before other workers' counts
                 now = time.monotonic()
                 if now - told_at >= PROGRESS_S and finished:
                     told_at = now

@@ -10,7 +10,7 @@ import anyio
 import pytest
 from told_record import told_record
 
-from appliance.config import RunConfig, from_record
+from appliance.config import RunConfig, from_record, resolve
 from appliance.errors import ApplianceError, PackError
 from appliance.evaluating import (
     Asked,
@@ -22,13 +22,15 @@ from appliance.evaluating import (
     _row,
     evaluation_markdown,
     held_out,
+    transfer,
     transfer_markdown,
 )
 from appliance.picture import heat_svg, interval_bars_svg
 from appliance.schedule import evaluation, some
+from appliance.store import Store
 from appliance.supervisor import Supervisor
 from appliance.tasks import load_pack
-from appliance.types import Purpose, Reward, Rollout, RolloutPlan, RolloutState
+from appliance.types import Purpose, Reward, Rollout, RolloutPlan, RolloutState, RunState
 
 
 def a_rollout(task: str, index: int, reward: float | None, failure: str = "") -> Rollout:
@@ -163,3 +165,45 @@ def test_an_evaluation_that_is_on_the_record_starts_neither_engine_nor_podman(
         anyio.run(supervisor.evaluate_only, 0, pack)
         assert len(store.rollouts("r1", Purpose.EVAL)) == 2
     assert not (tmp_path / "podman").exists()
+
+
+def test_the_transfer_matrix_pools_seeds_and_reads_what_is_on_the_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four trainings (two mixes, two seeds) that have ended and were tested: nothing is trained or made again."""
+    monkeypatch.setenv("CORRAL_PODMAN_HOME", str(tmp_path / "podman"))
+    toml = tmp_path / "own.toml"
+    toml.write_text('harnesses = ["pi", "codex"]\nevaluation.max_tasks = 2\n')
+    mixes, seeds = (("pi",), ("pi", "codex")), (0, 1)
+    solved = {("pi", 0): 1, ("pi", 1): 2, ("pi+codex", 0): 2, ("pi+codex", 1): 2}  # of two tasks, in both harnesses
+    with closing(Store.open(tmp_path / "record.db")) as store:
+        for mix in mixes:
+            for seed in seeds:
+                name = "+".join(mix)
+                changes = {"name": f"transfer-{name}-s{seed}", "seed": str(seed), "harnesses": ",".join(mix)}
+                config = resolve(toml, changes | {"evaluation.enabled": "false"})
+                run = f"{name}-{seed}"
+                store.create_run(run, config.name, config.model_dump(mode="json"), seed, "test")
+                store.move_run(run, RunState.RUNNING)
+                store.move_run(run, RunState.DONE)
+                for version, right in ((0, 0), (3, solved[name, seed])):
+                    store.add_version(run, version, tmp_path, "0")
+                    tasks = sorted(held_out(load_pack(config.pack_path), config))
+                    plans = evaluation(run, Purpose.EVAL, version, ["pi", "codex"], tasks, 1)
+                    for rollout in store.plan(plans):
+                        store.begin(rollout.id, version)
+                        reward = Reward(float(tasks.index(rollout.plan.task) < right))
+                        store.grade(rollout.id, reward, "", {})
+    said: list[object] = []
+    found = transfer(tmp_path, TransferPlan(toml, {}, mixes, seeds), said.append)
+    told = {
+        row: {h: (cell["pass_at_1"], cell["n"], cell["runs"]) for h, cell in cells.items()}
+        for row, cells in found.items()
+    }
+    one, mix = ["pi-0", "pi-1"], ["pi+codex-0", "pi+codex-1"]
+    assert told == {
+        "pi": {"pi": (0.75, 4, one), "codex": (0.75, 4, one)},
+        "untrained": {"pi": (0.0, 4, []), "codex": (0.0, 4, [])},
+        "pi+codex": {"pi": (1.0, 4, mix), "codex": (1.0, 4, mix)},
+    }
+    assert "4 of 4 trainings" in str(said[-1]) and not (tmp_path / "podman").exists()

@@ -57,6 +57,23 @@ class Rollouts:
         return [f"{r.state} {r.failure}".strip() for r in self.store.rollouts("r1")]
 
 
+def test_every_rollout_that_ended_is_counted_however_many_are_made_at_once(
+    builder: Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("appliance.steering.PROGRESS_S", 0.0)
+    rollouts = Rollouts(builder, 6)
+
+    async def end_one_by_one() -> None:
+        await rollouts.until(lambda: len(rollouts.begun) == 3)
+        for number in [r.id for r in rollouts.all]:
+            said = len(rollouts.said)
+            rollouts.may_end[number].set()
+            await rollouts.until(lambda said=said: len(rollouts.said) > said)  # type: ignore[misc]
+
+    anyio.run(rollouts.steered, end_one_by_one, 3)
+    assert [text.split(" ")[0] for text in rollouts.said] == [f"{n}/6" for n in range(1, 7)]
+
+
 def test_a_pause_holds_back_what_has_not_begun(builder: Builder) -> None:
     async def whole() -> None:
         r = Rollouts(builder, 2)

@@ -64,6 +64,8 @@ class RunConfig(Section):
             raise ValueError(f"train.harness_weights needs one weight for each of {', '.join(self.harnesses)}")
         if t.overlong_hard and t.overlong_hard <= t.overlong_soft:
             raise ValueError("train.overlong_hard must be above train.overlong_soft")
+        if self.engine.sleep and t.ahead:
+            raise ValueError("engine.sleep and train.ahead: an engine that sleeps samples nothing ahead; unset one")
         if self.judge.url and self.judge.engine:
             raise ValueError("judge.url and judge.engine are both set; leave one of them empty")
         if t.parity_stop and t.parity_alarm > t.parity_stop:
@@ -84,6 +86,12 @@ class RunConfig(Section):
             return self.train.ranks or 1
         gpus = num_gpus()
         return max(1, gpus - self.engine.replicas)
+
+    @property
+    def shares_gpus(self) -> bool:
+        """Whether engines and trainer have to live on the same GPUs, as on a machine with one."""
+        wanted = self.train_ranks + self.engine.replicas
+        return self.engine.resolved_device == "cuda" and 0 < num_gpus() < wanted
 
     @property
     def pack_path(self) -> Path:

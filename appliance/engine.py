@@ -14,7 +14,6 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import anyio
@@ -53,10 +52,7 @@ BARE = -1
 
 
 class Engine:
-    """One vLLM server as an async context manager; entering it starts and probes the server.
-
-    `on_progress` gets one short line now and then while the server starts.
-    """
+    """One vLLM server: entering it starts and probes it; `on_progress` gets a line now and then meanwhile."""
 
     def __init__(self, settings: EngineSettings, on_progress: Callable[[str], None] | None = None) -> None:
         self.settings = settings
@@ -92,9 +88,7 @@ class Engine:
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._end()
 
     async def _end(self) -> None:
@@ -206,6 +200,11 @@ class Engine:
         self._fail(EngineError("hung", f"the engine hangs: {what}; its last lines:\n{child.tail()}"))
         child.kill()
 
+    def give_up(self, what: str) -> None:
+        """End a server that can no longer be trusted, unless it has failed already."""
+        if self._child is not None and self._failure is None:
+            self._hung(self._child, what)
+
     def _fail(self, failure: EngineError) -> None:
         """The first failure stays; every call under way ends with it."""
         if self._failure is None:
@@ -295,10 +294,10 @@ class Engine:
         parameters = {"top_p": 1.0, "top_k": 0, "ignore_eos": True, "detokenize": False, **parameters}
         asked = Asked(prompt, self._text.written(prompt), name)
         body = {"model": name, "token_ids": msgspec.Raw(asked.written), "return_token_ids": True}
-        reply = await self._post("/inference/v1/generate", body | {"sampling_params": parameters})
+        reply = await self.post("/inference/v1/generate", body | {"sampling_params": parameters})
         return read_answer(reply.body), asked
 
-    async def _post(self, path: str, body: dict[str, Any]) -> Reply:
+    async def post(self, path: str, body: dict[str, Any]) -> Reply:
         """One request with a deadline; every way it can fail is an `EngineError`."""
         if self._failure is not None:
             raise self._failed()
@@ -366,7 +365,7 @@ class Engine:
         """Load `adapter` and prove that it answers: the largest change against what answered before."""
         prompt = np.asarray(probe_prompt(self._vocab_size), np.int32)
         old = await self._score(prompt, before.name if before else BASE)
-        await self._post("/v1/load_lora_adapter", {"lora_name": adapter.name, "lora_path": str(adapter.folder)})
+        await self.post("/v1/load_lora_adapter", {"lora_name": adapter.name, "lora_path": str(adapter.folder)})
         new = await self._score(prompt, adapter.name)
         shift = float(np.abs(new - old).max())
         if shift == 0.0 and before is not None and before.sha256 != adapter.sha256:
@@ -382,7 +381,7 @@ class Engine:
                 await self._unload(self._adapters.pop(version))
 
     async def _unload(self, adapter: Adapter) -> None:
-        await self._post("/v1/unload_lora_adapter", {"lora_name": adapter.name})
+        await self.post("/v1/unload_lora_adapter", {"lora_name": adapter.name})
 
     async def probe(self) -> None:
         """Check what training relies on: ids, logprobs, temperature, adapters. `EngineError` if not."""

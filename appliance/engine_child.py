@@ -71,6 +71,8 @@ class EngineSettings:
     still_s: float = 6.0
     """A server that owes an answer and does nothing at all for so long hangs; a slow one has the deadlines."""
     device: Literal["cpu", "cuda"] = "cpu"
+    sleeps: bool = False
+    """Whether it can be put to sleep (engine_sleep.py); on a GPU only."""
     gpu: int | None = None
     """Which GPU is its own; None: those it finds."""
     seed: int = 0
@@ -101,8 +103,7 @@ def command(settings: EngineSettings, socket: Path) -> list[str]:
     }
     flags = ["enable-lora", "enable-scale-out", "skip-tokenizer-init", "disable-fastapi-docs"]
     flags += ["disable-uvicorn-access-log"]
-    if settings.enforce_eager:
-        flags.append("enforce-eager")
+    flags += ["enforce-eager"] * settings.enforce_eager + ["enable-sleep-mode"] * settings.sleeps
     pairs = [text for key, value in options.items() for text in (f"--{key}", str(value))]
     return [*settings.program, *pairs, *(f"--{flag}" for flag in flags)]
 
@@ -121,6 +122,8 @@ def environment(settings: EngineSettings, folder: Path) -> dict[str, str]:
         "TMPDIR": str(folder),
         "PYTHONUNBUFFERED": "1",
     }
+    if settings.sleeps:
+        switches["VLLM_SERVER_DEV_MODE"] = "1"  # else it has no address for sleep; its socket is ours alone
     if settings.gpu is not None:
         switches["CUDA_VISIBLE_DEVICES"] = str(settings.gpu)
     if settings.device == "cpu":

@@ -28,6 +28,8 @@ ENGINE_BYTES = {"cpu": 2200 << 20, "cuda": 1500 << 20}
 """vLLM's processes, or on a GPU its context and work space, without weights and cache."""
 SLACK = {"cpu": 1.0, "cuda": 1.05}
 """What an allocator holds beyond the tensors in it."""
+PASSING = ("activations", "logits or one layer", "heap")
+"""Parts of the trainer that are there only while a step is trained."""
 HEAP = {"cpu": 1.2, "cuda": 0.0}
 """Of the activations of all layers, what the C library's heap may hold beside what lives, measured: up to glibc 2.37
 an aligned block that was freed does not serve the next one of its size. It varies from one update to the next."""
@@ -131,14 +133,29 @@ class Plan:
 
 
 def plans(config: RunConfig, shape: Shape, available: int | None) -> list[Plan]:
-    """One plan a kind of device: on a CPU everything shares its memory, on GPUs engines and ranks have their own."""
+    """One plan a kind of device: on a CPU everything shares its memory, as on GPUs that are too few for both sides."""
     device = config.engine.resolved_device
     trainer, engine = trainer_parts(config, shape), engine_parts(config, shape)
     if device == "cpu":
         ranks = [replace(p, bytes=p.bytes * config.train_ranks) for p in trainer]
         engines = [replace(p, bytes=p.bytes * config.engine.replicas) for p in engine]
         return [Plan("this machine", (*ranks, *engines), available)]
+    if config.shares_gpus:
+        return [Plan("each shared GPU", tuple(shared_parts(trainer, engine, config.engine.sleep)), available)]
     return [Plan("each trainer's GPU", tuple(trainer), available), Plan("each engine's GPU", tuple(engine), available)]
+
+
+def shared_parts(trainer: list[Part], engine: list[Part], sleeps: bool) -> list[Part]:
+    """What one GPU holds of both: everything, or, where the engine sleeps, what passes of the larger side alone.
+
+    While the engine samples the trainer keeps its weights; while the trainer works the engine keeps its process.
+    """
+    if not sleeps:
+        return [*trainer, *engine]
+    passing = [p for p in trainer if p.name in PASSING]
+    kept = [p for p in trainer if p not in passing]
+    awake = engine[1:]
+    return [*kept, engine[0], *max(passing, awake, key=lambda side: sum(p.bytes for p in side))]
 
 
 def trainer_parts(config: RunConfig, shape: Shape) -> list[Part]:

@@ -6,8 +6,8 @@ only once every engine has it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -16,6 +16,7 @@ from anyio import move_on_after
 
 from appliance.engine import Engine, EngineSettings, Swap
 from appliance.engine_load import read_load
+from appliance.engine_sleep import asleep
 from appliance.errors import EngineError
 from appliance.types import Sample, TokenIds
 
@@ -68,6 +69,15 @@ class Replicas:
                     told = read_load((await engine.ask("/metrics")).body)
             found.append(told)
         return found
+
+    @asynccontextmanager
+    async def asleep(self) -> AsyncIterator[None]:
+        """All of them sleep until the body has ended, where they were started to be able to."""
+        async with AsyncExitStack() as stack:
+            for engine in self._engines:
+                if engine.settings.sleeps:
+                    await stack.enter_async_context(asleep(engine))
+            yield
 
     async def load_adapter(self, version: int, folder: Path) -> Swap:
         """Loads a version into every engine; the swap with the largest shift speaks for all."""

@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 from appliance.config import RunConfig
-from appliance.errors import ModelError
+from appliance.errors import ConfigError, ModelError
 from appliance.plan import Plan, Shape, enforce, plans
 
 POCKET_VOCABULARY = 2048
@@ -42,6 +42,8 @@ def plan_of(config: RunConfig, home: Path) -> list[Plan]:
 
 def check_room(config: RunConfig, home: Path) -> None:
     """ConfigError unless the run fits this machine; called before anything of it is loaded."""
+    if config.engine.sleep and config.engine.resolved_device == "cpu":
+        raise ConfigError("engine.sleep: vLLM sleeps on a GPU only; this engine runs on the CPU", "unset engine.sleep")
     enforce(config, shape_of(config, home), available_bytes(config))
 
 

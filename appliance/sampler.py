@@ -123,6 +123,13 @@ class Sampler:
         version = self._loaded if policy_version is None else policy_version
         return await self._engine.sample(prompt_ids, max_tokens, temperature, stop_ids, seed, version)
 
+    @asynccontextmanager
+    async def asleep(self) -> AsyncIterator[None]:
+        """The GPU is the trainer's until the body has ended, where `engine.sleep` says so; no call may be under way."""
+        await self._wait_until_up()
+        async with self._engine.asleep():
+            yield
+
     async def _wait_until_up(self) -> None:
         with anyio.move_on_after(self._config.engine.startup_deadline_s) as scope:
             await self._up.wait()
@@ -184,6 +191,7 @@ def engine_settings(config: RunConfig, model: Path, log: Path) -> EngineSettings
         startup_deadline_s=engine.startup_deadline_s,
         call_deadline_s=engine.call_deadline_s,
         device=engine.resolved_device,
+        sleeps=engine.sleep,
         dtype="float32" if engine.resolved_device == "cpu" else "bfloat16",
         seed=config.seed,
     )

@@ -52,7 +52,6 @@ OUTPUT_BYTES = 16 * 1024
 TEARDOWN_S = 30.0
 FOREIGN_TEARDOWN_S = 5.0
 START_S = 60.0
-LAST_WORDS_TRIES = 5
 PATIENCE_S = (0.1, 0.5, 2.0, 5.0)
 """Pauses between tries of what needs a service and may be tried again: it was killed, and its end is noticed late."""
 MOST_WAITING = 1024  # threads that wait for the end of a sandbox
@@ -299,19 +298,11 @@ class Podman:
             await self._ask("POST", f"/containers/{spec.name}/stop", {"timeout": str(grace)})
 
     async def _output(self, name: str) -> str:
+        await self._ready()
         try:
             return (await self._thread(partial(self._api.logs, name, OUTPUT_BYTES))).decode(errors="replace")
         except Refused as error:
             raise _lost(error) from error
-
-    async def _last_words(self, name: str) -> str:
-        """The output of a lost container, whose log outlives a service that was killed; "" if it is gone too."""
-        for _ in range(LAST_WORDS_TRIES):  # a service that was killed this moment may still count as alive
-            with suppress(SandboxError, HostError):
-                await self._ready()
-                return await self._output(name)
-            await anyio.sleep(0.2)
-        return ""
 
     async def _state(self, name: str) -> dict[str, Any]:
         body = await self.request("GET", f"/containers/{name}/json")
@@ -339,7 +330,8 @@ class Podman:
         if is_idle:
             return None, True
         if isinstance(found, SandboxError):
-            found.output = await self._last_words(spec.name)
+            with suppress(SandboxError, HostError):  # its log outlives a service that was killed
+                found.output = await self._patiently(partial(self._output, spec.name))
             raise found
         return found, False
 

@@ -65,6 +65,7 @@ class EngineSection(Section):
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: cuda where an NVIDIA GPU is found")
     max_model_len: Positive = Field(2048, description="tokens of context a call may use, answer included")
     replicas: Positive = Field(1, description="engines that share the calls; on GPUs each has its own")
+    sleep: bool = Field(False, description="give the GPU to the trainer while a step is trained (vLLM's sleep mode)")
     kv_cache_gib: float = Field(1.0, gt=0, description="GiB of key/value cache")
     threads: Positive = Field(1, description="CPU threads of the sampler; harness processes need the other cores")
     startup_deadline_s: Positive = Field(240, description="seconds until the engine must answer")

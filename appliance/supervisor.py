@@ -270,19 +270,17 @@ class Supervisor:
 
     async def _cold_start(self, place: Place) -> None:
         self.store.begin_phase(self.run.id, "teach")
-        splits = self.config.tasks
-        lessons = self.pack.split(splits.lesson_split) or self.pack.split(splits.train_split)
+        c = self.config
+        lessons = self.pack.split(c.tasks.lesson_split) or self.pack.split(c.tasks.train_split)
         tasks = [t.name for t in lessons]
-        plans = schedule.teaching(
-            self.run.id, self.config.seed, self.config.harnesses, tasks, self.config.coldstart.rollouts
-        )
+        plans = schedule.teaching(self.run.id, c.seed, c.harnesses, tasks, c.coldstart.rollouts)
         rollouts = self.store.plan(plans)
-        async with teachers(self.config.coldstart) as choose:
+        async with teachers(c.coldstart) as choose:
             await self._make(place, rollouts, 0, choose)
         self.store.begin_phase(self.run.id, "coldstart")
         async with anyio.create_task_group() as group:
             group.start_soon(self._cancel_when_draining, group)
-            await TrainChild(self.home, self.run.id, "coldstart", 1, self.config.train.lean_heap).complete(self.store)
+            await TrainChild(self.home, self.run.id, "coldstart", 1, c.train.lean_heap).complete(self.store)
             group.cancel_scope.cancel()
         self._stop_if_draining()
 
@@ -316,14 +314,15 @@ class Supervisor:
                 await sampler.use(schedule.sampled_by(step, self.config.train.ahead))
                 await self._rollouts_of(place, sampler, step)  # one step ahead: while the trainer takes step - 1
                 if self.config.train.ahead and step > left[0]:
-                    await self._finish(trainer, step - 1)
+                    await self._finish(trainer, sampler, step - 1)
                 self.store.open_step(self.run.id, step)
                 if not self.config.train.ahead or step == left[-1]:
-                    await self._finish(trainer, step)
+                    await self._finish(trainer, sampler, step)
                 self._stop_if_draining()
 
-    async def _finish(self, trainer: TrainChild, step: int) -> None:
-        await trainer.finish_step(self.store, step, self.config.train.step_deadline_s)
+    async def _finish(self, trainer: TrainChild, sampler: Sampler, step: int) -> None:
+        async with sampler.asleep():
+            await trainer.finish_step(self.store, step, self.config.train.step_deadline_s)
         self._say_step(step)
 
     async def _rollouts_of(self, place: Place, sampler: Sampler, step: int) -> None:

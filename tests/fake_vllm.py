@@ -5,7 +5,8 @@ import json, os, signal, socketserver, subprocess, sys, threading, time
 from http.server import BaseHTTPRequestHandler
 
 MODE, SOCKET = sys.argv[1], sys.argv[sys.argv.index("--uds") + 1]
-ADAPTERS, LOCK = {}, threading.Lock()
+ADAPTERS, LOCK, AWAKE, SLEPT = {}, threading.Lock(), threading.Event(), []
+AWAKE.set()
 print("fake engine: last words", flush=True)
 if MODE == "no_start":
     sys.exit(3)
@@ -17,7 +18,8 @@ with open(MODE_FILE := os.environ["FAKE_PIDS"], "w") as f:
     f.write(f"{os.getpid()} {helper.pid}")
 
 def logprob(token, model, temperature):
-    return -(token % 13 + 0.1 * ADAPTERS.get(model, 0)) / temperature
+    lost = 1.0 if MODE == "forgets" and SLEPT else 0.0
+    return -(token % 13 + lost + 0.1 * ADAPTERS.get(model, 0)) / temperature
 
 def next_answer(model, prompt):
     # FAKE_SAYS holds lists of ids, said in turn, the last for ever; what was asked is written beside it.
@@ -64,7 +66,16 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self): self.reply(200, {})
     def do_POST(self):
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        if self.path == "/v1/load_lora_adapter":
+        if self.path.startswith("/sleep") and "level=1" in self.path and MODE != "insomniac":
+            AWAKE.clear()
+            self.reply(200, {"status": "sleeping"})
+        elif self.path == "/wake_up":
+            SLEPT.append(1)
+            AWAKE.set()
+            self.reply(200, {"status": "awake"})
+        elif self.path.startswith("/sleep"):
+            self.reply(404, {"detail": "Not Found"})
+        elif self.path == "/v1/load_lora_adapter":
             seed = sum(open(body["lora_path"] + "/adapter_model.safetensors", "rb").read())
             ADAPTERS[body["lora_name"]] = 1 if MODE == "stale" else seed
             self.reply(200, {})
@@ -72,6 +83,7 @@ class Handler(BaseHTTPRequestHandler):
             del ADAPTERS[body["lora_name"]]
             self.reply(200, {})
         else:
+            AWAKE.wait()  # as in its mode "wait": calls stay in the queue
             self.reply(*generate(body))
     def reply(self, status, answer):
         data = json.dumps(answer).encode()

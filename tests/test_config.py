@@ -108,6 +108,7 @@ def test_choices_of_numbers_and_lists_of_numbers_are_taken_from_the_command_line
         ({"train.harness_weights": "1,2,3"}, "one weight for each of pi, codex"),
         ({"train.overlong_soft": "9", "train.overlong_hard": "9"}, "train.overlong_hard must be above"),
         ({"train.parity_alarm": "2"}, "train.parity_alarm must not be above"),
+        ({"engine.sleep": "true", "train.ahead": "1"}, "an engine that sleeps samples nothing ahead"),
     ],
 )
 def test_settings_that_do_not_fit_each_other_are_refused(keys: dict[str, str], told: str) -> None:

@@ -34,6 +34,13 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
+def test_an_engine_that_is_to_sleep_is_started_for_it_and_no_other(settings: Callable[..., EngineSettings]) -> None:
+    for sleeps in (True, False):
+        asked = settings(sleeps=sleeps)
+        assert ("--enable-sleep-mode" in command(asked, Path("s"))) is sleeps
+        assert environment(asked, Path("f")).get("VLLM_SERVER_DEV_MODE") == ("1" if sleeps else None)
+
+
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
     folder = tmp_path / "model"

@@ -18,6 +18,7 @@ from torch import Tensor
 from appliance.config import RunConfig, resolve
 from appliance.errors import ConfigError, ModelError
 from appliance.plan import Shape, advice, enforce, layer_token_bytes, plans, trainer_parts
+from appliance.room import check_room
 from appliance.train.bases import BaseSettings
 from appliance.train.batch import pack
 from appliance.train.policy import load_policy
@@ -104,6 +105,30 @@ def test_an_8b_model_is_planned_part_by_part() -> None:
     assert parts["optimiser"] == pytest.approx(parts["adapters and gradients"] / 4, rel=0.01)
     assert trainer.fits and engine.fits
     assert {p.name: p.bytes for p in engine.parts}["engine's cache"] == 8 * GIB
+
+
+def test_on_one_gpu_a_sleeping_engine_and_a_trainer_at_rest_do_not_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    def parts_with(gpus: int, sleep: bool) -> list[dict[str, int]]:
+        monkeypatch.setattr("appliance.config.num_gpus", lambda: gpus)
+        asked = config(
+            engine__device="cuda", train__row_tokens="16384", train__checkpointing="true", engine__kv_cache_gib="8",
+            engine__sleep=str(sleep).lower(),
+        )  # fmt: skip
+        return [{p.name: p.bytes for p in plan.parts} for plan in plans(asked, EIGHT_B, 80 * GIB)]
+
+    trainer, engine = parts_with(2, False)
+    (both,) = parts_with(1, False)
+    assert both == trainer | engine
+    (shared,) = parts_with(1, True)
+    passing = trainer["activations"] + trainer["logits or one layer"] + trainer["heap"]
+    awake = engine["engine's base"] + engine["engine's adapters"] + engine["engine's cache"]
+    assert sum(shared.values()) == sum(both.values()) - min(passing, awake)
+    assert parts_with(2, True) == [trainer, engine]
+
+
+def test_an_engine_on_the_cpu_that_is_to_sleep_is_refused_before_there_is_a_run(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="vLLM sleeps on a GPU only"):
+        check_room(config(engine__sleep="true"), tmp_path)
 
 
 def test_what_does_not_fit_is_refused_with_the_setting_that_helps() -> None:

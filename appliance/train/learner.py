@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from torch.optim import Optimizer
 
 from appliance.config import RunConfig
@@ -77,6 +78,18 @@ class Learner:
         watch: Watch | None = None,
     ) -> dict[str, float]:
         """The updates of one step, and what they measured, by the names of the record."""
+        measured = self._updates(step, rows, trajectories, watch)
+        if self.config.engine.sleep:
+            torch.cuda.empty_cache()  # the engine that wakes up now needs the room; nothing where there is no GPU
+        return measured
+
+    def _updates(
+        self,
+        step: int,
+        rows: Sequence[TrainingRow],
+        trajectories: Mapping[int, Trajectory],
+        watch: Watch | None,
+    ) -> dict[str, float]:
         rate = rate_at(self.config, step)
         for group in self.optimizer.param_groups:
             group["lr"] = rate

@@ -72,7 +72,7 @@ class Replicas:
 
     @asynccontextmanager
     async def asleep(self) -> AsyncIterator[None]:
-        """All of them sleep until the body has ended, where they were started to be able to."""
+        """All of them sleep until the body has ended, if they were started to be able to."""
         async with AsyncExitStack() as stack:
             for engine in self._engines:
                 if engine.settings.sleeps:

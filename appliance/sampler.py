@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 import anyio
@@ -126,8 +126,11 @@ class Sampler:
     @asynccontextmanager
     async def asleep(self) -> AsyncIterator[None]:
         """The GPU is the trainer's until the body has ended, where `engine.sleep` says so; no call may be under way."""
-        await self._wait_until_up()
-        async with self._engine.asleep():
+        async with AsyncExitStack() as stack:
+            if self._config.engine.sleep:
+                with suppress(EngineError):  # an engine that does not come back holds no room
+                    await self._wait_until_up()
+                await stack.enter_async_context(self._engine.asleep())
             yield
 
     async def _wait_until_up(self) -> None:

@@ -107,7 +107,7 @@ def test_a_runs_whole_life_is_driven_by_keys_in_a_terminal(place: Path) -> None:
         small.until(lambda _: small.has_ended)
     assert supervisor_of(place) and status(place)["state"] == "running"
 
-    with terminal(place, UI, (200, 60), variables(place)) as wide:
+    with terminal(place, UI, (100, 60), variables(place)) as wide:
         wide.until("small-")
         open_a_tree(wide)
         for key, title in (("1", "Runs"), ("3", "Curve"), ("7", "Rewards"), ("8", "Hardware"), ("9", "Sandboxes")):

@@ -54,7 +54,7 @@ class TextScreen(ModalScreen[None]):
     def action_find(self) -> None:
         """Opens the line to find with."""
         self._line.display = True
-        self._line.focus()
+        self.set_focus(self._line)  # now: `y` in the same moment does not copy
 
     @on(Input.Changed)
     def _typed(self, event: Input.Changed) -> None:
@@ -75,6 +75,6 @@ class TextScreen(ModalScreen[None]):
         """Leaves the line to find with, then the text."""
         if self._line.display and self._line.has_focus:
             self._line.display = False
-            self._pager.focus()
+            self.set_focus(self._pager)
         else:
             self.dismiss(None)

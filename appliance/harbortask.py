@@ -2,8 +2,8 @@
 
 Honoured: names, time limits, files, tests, solution, and a Dockerfile: of one that only places files nothing else is
 needed here, any other is kept to be built when that was asked for (`Dockerfiles`). The folder that it works in is our
-workspace, so mentions of it are replaced. Refused with the reason: what needs a network, further services, several
-steps or MCP servers. Everything else is noted.
+workspace, so mentions of it are replaced. MCP servers that can be inside a sandbox are kept. Refused with the reason:
+what needs a network, further services or several steps. Everything else is noted.
 """
 
 from __future__ import annotations
@@ -12,11 +12,14 @@ import json
 import math
 import re
 import tomllib
+from collections.abc import Sequence
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 
 import yaml
 
+from appliance.mcp import KNOWN, McpServer, read_servers
 from appliance.taskdraft import (
     OUR_WORKSPACE,
     Draft,
@@ -35,7 +38,7 @@ HONOURED = {
     "": {"schema_version", "version", "task", "metadata", "agent", "verifier", "environment", "solution", "source"},
     "agent": {"timeout_sec"},
     "verifier": {"timeout_sec"},
-    "environment": {"build_timeout_sec", "network_mode", "allow_internet", "os"},
+    "environment": {"build_timeout_sec", "network_mode", "allow_internet", "os", "mcp_servers"},
     "solution": set(),
 }
 NEWEST = (1, 4)
@@ -76,15 +79,45 @@ def harbor_task(folder: Path, dockerfiles: Dockerfiles = Dockerfiles.PLACE) -> D
     placed, more = _placed(folder / "environment", dockerfiles)
     files |= placed
     text = small_text(instruction).strip()
-    if mentions := _other_workspace(folder / "environment"):
+    mentions = _other_workspace(folder / "environment")
+    servers, said = _servers(tables["environment"], mentions)
+    if mentions:
         text = mentions.sub(OUR_WORKSPACE, text)
-        ours = ("tests/", "solution/", "environment/Dockerfile")
+        ours = ("tests/", "solution/", "environment/Dockerfile", *_run_by(servers))
         files = {path: moved_text(file, mentions) if path.startswith(ours) else file for path, file in files.items()}
         more.append(f"its working folder is {OUR_WORKSPACE} here: the path was replaced in instruction and scripts")
     found = (tables["metadata"].get(key) for key in ("family", "category"))
     family = next((value for value in found if isinstance(value, str) and value.strip()), "harbor")
     times = (_seconds(tables["agent"], "agent.timeout_sec"), _seconds(tables["verifier"], "verifier.timeout_sec"))
-    return Draft(_name(tables["task"], folder), one_line(family), text, files, (*notes, *more), times)
+    name, said = _name(tables["task"], folder), [*notes, *more, *said]
+    return Draft(name, one_line(family), text, files, tuple(said), times, mcp_servers=servers)
+
+
+def _servers(table: Table, mentions: re.Pattern[str] | None) -> tuple[tuple[McpServer, ...], list[str]]:
+    """The MCP servers with the places of another workspace replaced by ours, and notes; PackError refuses the task."""
+    entries = table.get("mcp_servers", [])
+    listed = entries if isinstance(entries, list) else []
+    unused = sorted({key for entry in listed if isinstance(entry, dict) for key in entry} - set(KNOWN))
+    known = [{k: v for k, v in e.items() if k in KNOWN} if isinstance(e, dict) else e for e in listed]
+    servers = read_servers(Path("task.toml"), known if isinstance(entries, list) else entries)
+    notes = [f"environment.mcp_servers.{key} is not used" for key in unused]
+    notes += [
+        f"the MCP server {s.name} is there only if something in the sandbox serves {s.url}" for s in servers if s.url
+    ]
+    if mentions:
+        moved = mentions.sub
+        servers = tuple(
+            replace(s, command=moved(OUR_WORKSPACE, s.command), args=tuple(moved(OUR_WORKSPACE, a) for a in s.args))
+            for s in servers
+        )
+    return servers, notes
+
+
+def _run_by(servers: Sequence[McpServer]) -> tuple[str, ...]:
+    """The files of the workspace that are servers' own scripts."""
+    below = f"{OUR_WORKSPACE}/"
+    words = (word for server in servers for word in (server.command, *server.args))
+    return tuple(f"environment/files/{word.removeprefix(below)}" for word in words if word.startswith(below))
 
 
 def _name(table: Table, folder: Path) -> str:
@@ -107,8 +140,8 @@ def _refuse_what_cannot_be(folder: Path, document: Table) -> None:
         raise Refused(f"environment.os is {environment['os']!r}: a sandbox here is Linux")
     if document.get("steps") or (folder / "steps").is_dir():
         raise Refused("it has several steps, each with its own instruction and grader; a rollout here has one")
-    if environment.get("mcp_servers") or document.get("mcp_servers"):
-        raise Refused("it needs MCP servers, which would be further services beside the harness")
+    if document.get("mcp_servers"):
+        raise Refused("mcp_servers stands outside [environment], where Harbor has it")
     for name in ("docker-compose.yaml", "docker-compose.yml"):
         if (folder / "environment" / name).is_file():
             raise Refused(f"environment/{name} starts further services")

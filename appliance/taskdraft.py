@@ -11,6 +11,8 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from appliance.mcp import McpServer, servers_toml
+
 MAX_TASK_BYTES = 512 << 20
 MAX_TEXT_BYTES = 16 << 20
 OUR_WORKSPACE = "/workspace"
@@ -27,6 +29,7 @@ class Draft:
     notes: tuple[str, ...] = ()
     timeouts_s: tuple[float, float] = (600.0, 600.0)
     is_runnable: frozenset[str] = frozenset()
+    mcp_servers: tuple[McpServer, ...] = ()
 
 
 class Refused(Exception):
@@ -40,7 +43,7 @@ def write_draft(folder: Path, draft: Draft, split: str) -> None:
         f'schema_version = "1.4"\n\n[task]\nname = {json.dumps("imported/" + draft.name)}\n\n[metadata]\n'
         f"family = {json.dumps(draft.family)}\nsplit = {json.dumps(split)}\n\n"
         f"[agent]\ntimeout_sec = {draft.timeouts_s[0]}\n\n"
-        f"[verifier]\ntimeout_sec = {draft.timeouts_s[1]}\n"
+        f"[verifier]\ntimeout_sec = {draft.timeouts_s[1]}\n{servers_toml(draft.mcp_servers)}"
     )
     files: dict[str, bytes | Path] = {"task.toml": toml.encode(), "instruction.md": draft.instruction.encode() + b"\n"}
     total = 0

@@ -1,6 +1,7 @@
 """Task packs: folders of tasks in Harbor's layout, read into plain records.
 
     PACK/NAME/task.toml            [metadata] family, split · [agent] and [verifier] timeout_sec
+                                   · [[environment.mcp_servers]]
              instruction.md        what the agent is told
              environment/files/    what its workspace holds at the start
              environment/Dockerfile  instead or beside: the image it is done and graded in
@@ -20,6 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from appliance.errors import PackError
+from appliance.mcp import McpServer, read_servers
 from appliance.rubric import Rubric
 from appliance.taskfile import (
     Table,
@@ -58,6 +60,7 @@ class Task:
     teacher: tuple[str, ...] = ()
     dockerfile: Path | None = None
     rubric: Rubric | None = None
+    mcp_servers: tuple[McpServer, ...] = ()
 
     @classmethod
     def from_dir(cls, path: Path) -> Task:
@@ -84,6 +87,7 @@ class Task:
             teacher=teacher_of(solution / "teacher.json"),
             dockerfile=dockerfile if dockerfile.is_file() else None,
             rubric=_rubric(path / "tests" / "rubric.json"),
+            mcp_servers=read_servers(file, tables["environment"].get("mcp_servers", [])),
         )
 
 

@@ -344,7 +344,7 @@ def test_a_harbor_dockerfile_is_kept_to_be_built_when_asked_for(
         ('[environment]\nnetwork_mode = "full"\n', {}, "network_mode is 'full'"),
         ("[environment]\nallow_internet = true\n", {}, "allow_internet is true"),
         ('[[steps]]\nname = "01"\n', {}, "several steps"),
-        ('[[environment.mcp_servers]]\nname = "x"\n', {}, "MCP servers"),
+        ('[[environment.mcp_servers]]\nname = "x"\n', {}, "mcp_servers[0].url: missing"),
         ("", {"environment__docker-compose.yaml": "services: {}"}, "starts further services"),
         ('[environment]\ndocker_image = "org/x:1"\n', {}, "fetched from a registry"),
         ('[environment]\nallow_internet = "yes"\n', {}, "allow_internet is yes"),

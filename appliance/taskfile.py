@@ -24,7 +24,6 @@ OWN_KEYS = {
     "metadata": ("family", "split"),
     "agent": ("timeout_sec",),
     "verifier": ("timeout_sec",),
-    "environment": ("mcp_servers",),
     "environment": ("healthcheck", "mcp_servers"),
 }
 # Harbor's keys that a spelling check would otherwise take for one of ours.

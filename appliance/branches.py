@@ -10,7 +10,7 @@ in canonical form, then the headers by which harnesses name their agents and win
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from appliance.lineage import WINDOW_HEADER
@@ -84,11 +84,19 @@ def headers(call: Call) -> dict[str, str]:
 
 
 def roles(calls: Sequence[Said], tree: Tree, numbers: Sequence[int]) -> list[Role]:
-    """One role a call. `tree` holds the calls that have ids; `numbers[i]` is the call of its sample i."""
-    reading = _Reading(calls, tree, numbers)
-    for i in sorted(range(len(calls)), key=reading.order):
-        reading.place(i)
-    return reading.with_returns()
+    """One role a call. `tree` holds the calls that have ids; `numbers[i]` is the call of its sample i.
+
+    Each step of a task is read by itself: it is a conversation of its own.
+    """
+    continued = _continued(tree, numbers)
+    found: dict[int, Role] = {}
+    for step in sorted({c.call.step for c in calls}):
+        own = [i for i, c in enumerate(calls) if c.call.step == step]
+        reading = _Reading(calls, {i: continued[i] for i in own if continued.get(i) in own})
+        for i in sorted(own, key=reading.order):
+            reading.place(i)
+        found |= reading.with_returns()
+    return [found[i] for i in range(len(calls))]
 
 
 class _Keys:
@@ -111,12 +119,12 @@ class _Keys:
 class _Reading:
     """Roles as they are found, earliest call first."""
 
-    def __init__(self, calls: Sequence[Said], tree: Tree, numbers: Sequence[int]) -> None:
+    def __init__(self, calls: Sequence[Said], continued: Mapping[int, int]) -> None:
         self.calls = calls
         self.roles: dict[int, Role] = {}
         self.headers = [headers(c.call) for c in calls]
         self.keys = _Keys(calls)
-        self.continued = _continued(tree, numbers)
+        self.continued = continued
         self.placed: list[int] = []
 
     def order(self, i: int) -> tuple[float, int, int]:
@@ -257,8 +265,8 @@ class _Reading:
 
     # ------------------------------------------------------------------ coming back
 
-    def with_returns(self) -> list[Role]:
-        """All roles, with where the answers of side branches came back; a call that wrote a summary is compaction."""
+    def with_returns(self) -> dict[int, Role]:
+        """Roles by call, with where answers of side branches came back; a call that wrote a summary is compaction."""
         for i, role in list(self.roles.items()):
             source = role.parent
             if source is not None and role.branch is Branch.COMPACTION and self._summarised(source, i):
@@ -266,7 +274,7 @@ class _Reading:
         for i, role in self.roles.items():
             if role.branch in (Branch.SUB_AGENT, Branch.PARALLEL, Branch.AUXILIARY):
                 self.roles[i] = replace(role, reentered=self._return(i, role.branch))
-        return [self.roles[i] for i in range(len(self.calls))]
+        return self.roles
 
     def _summarised(self, source: int, i: int) -> bool:
         """Whether `source` wrote the summary that `i` starts from: retold there, or asked for as its window ended.

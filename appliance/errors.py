@@ -16,7 +16,8 @@
         ├── HarnessError        the agent program: exit code, time limit, no call made
         ├── EngineError         the sampler: dead, hung, no token ids
         ├── CaptureError        the proxy: a call that could not be recorded whole
-        └── GraderError         the grader: no reward, nonsense, time limit
+        ├── GraderError         the grader: no reward, nonsense, time limit
+        └── TaskError           the task itself: its setup script failed, its health check was never met
 
 A bad rollout is data, not a crash: `RolloutError.part` names what failed and `cause` is a stable,
 countable word (`timeout`, `out_of_memory`, `no_reward`, …).
@@ -129,6 +130,12 @@ class GraderError(RolloutError):
     """The grader gave no usable reward."""
 
     part = "grader"
+
+
+class TaskError(RolloutError):
+    """What the task says must hold before its agent starts does not."""
+
+    part = "task"
 
 
 def first_of(group: BaseExceptionGroup[BaseException]) -> CorralError | None:

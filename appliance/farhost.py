@@ -220,8 +220,11 @@ class FarShop:
         """Put there what the draft's workspace and HOME hold, before the agent runs."""
         await self._send([(self.draft.workspace, "workspace"), (self.draft.home, "home")], "agent", "workspace home")
 
-    async def fetch(self) -> list[str]:
+    async def fetch(self, with_home: bool = False) -> list[str]:
         """Have the final workspace in the draft; the names of what a workspace may not have, left out."""
+        if with_home:
+            await to_thread.run_sync(_empty, self.draft.home)
+            await self._fetch("agent/home", self.draft.home, self.disk_bytes, self.num_files)
         await to_thread.run_sync(_empty, self.draft.workspace)
         return await self._fetch("agent/workspace", self.draft.workspace, self.disk_bytes, self.num_files)
 

@@ -42,6 +42,7 @@ class Cause(StrEnum):
     RETRY = "retry"
     PARALLEL = "parallel"
     DRIFT = "reencoding_drift"
+    STEP = "next_step"
     UNKNOWN = "unknown"
 
 
@@ -58,6 +59,7 @@ REMEDIES: dict[Cause, str] = {
     Cause.RETRY: "a larger engine.call_deadline_s, or the harness's longer time-out; dead leaves are not trained",
     Cause.PARALLEL: "the harness's option for one call at a time",
     Cause.DRIFT: "rollout.rendering = graft never encodes again what was sampled",
+    Cause.STEP: "none: each step of a task is a conversation of its own",
     Cause.UNKNOWN: "a defect of Corral: report it with this difference",
 }
 
@@ -132,7 +134,10 @@ class _View:
 def _fork(n: int, earlier: Sequence[int], twin: int | None, view: _View) -> Fork:
     """Explains the fork that call `n` makes. `twin` continued the same call before it."""
     role = view.found.roles[n]
-    cause, reference, detail = _cause(n, earlier, twin, role, view)
+    step = view.calls[n].call.step
+    same = [e for e in earlier if view.calls[e].call.step == step]
+    begun = (Cause.STEP, earlier[-1], f"step {step + 1} of the task begins")
+    cause, reference, detail = _cause(n, same, twin, role, view) if same else begun
     prompt = view.sample(n).prompt_ids
     base = view.sample(reference)
     path = np.concatenate([base.prompt_ids, base.sampled_ids])

@@ -2,14 +2,13 @@
 
 Honoured: names, time limits, files, tests, solution, and a Dockerfile: of one that only places files nothing else is
 needed here, any other is kept to be built when that was asked for (`Dockerfiles`). The folder that it works in is our
-workspace, so mentions of it are replaced. MCP servers that can be inside a sandbox are kept. Refused with the reason:
-what needs a network, further services or several steps. Everything else is noted.
+workspace, so mentions of it are replaced. Steps are read by `harborsteps`; MCP servers that can be inside a sandbox are
+kept. Refused with the reason: what needs a network or further services. Everything else is noted.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import re
 import tomllib
 from collections.abc import Sequence
@@ -19,30 +18,34 @@ from pathlib import Path
 
 import yaml
 
+from appliance.harborsteps import check_toml, harbor_steps
 from appliance.mcp import KNOWN, McpServer, read_servers
 from appliance.taskdraft import (
     OUR_WORKSPACE,
     Draft,
     Refused,
+    Table,
     mentions_of,
     moved_text,
     one_line,
     plain_files,
     safe_path,
+    seconds_in,
     small_text,
+    table_in,
     task_name,
 )
 
-Table = dict[str, object]
 HONOURED = {
-    "": {"schema_version", "version", "task", "metadata", "agent", "verifier", "environment", "solution", "source"},
+    "": {"schema_version", "version", "task", "metadata", "agent", "verifier", "environment", "solution", "source",
+         "steps", "multi_step_reward_strategy"},
     "agent": {"timeout_sec"},
     "verifier": {"timeout_sec"},
-    "environment": {"build_timeout_sec", "network_mode", "allow_internet", "os", "mcp_servers"},
+    "environment": {"build_timeout_sec", "network_mode", "allow_internet", "os", "healthcheck", "workdir",
+                    "mcp_servers"},
     "solution": set(),
-}
+}  # fmt: skip
 NEWEST = (1, 4)
-DEFAULT_S = 600.0
 COPIES = re.compile(r"^(?:COPY|ADD)\s+(?P<flags>(?:--\S+\s+)*)(?P<rest>\S.*)$", re.I)
 HARMLESS = re.compile(r"^(FROM|WORKDIR|LABEL|#|$)", re.I)
 
@@ -65,32 +68,29 @@ def harbor_task(folder: Path, dockerfiles: Dockerfiles = Dockerfiles.PLACE) -> D
     document: Table = tomllib.loads(small_text(folder / "task.toml"))
     _refuse_what_cannot_be(folder, document)
     tables = {
-        name: _table(document, name) for name in ("task", "metadata", "agent", "verifier", "environment", "solution")
+        name: table_in(document, name) for name in ("task", "metadata", "agent", "verifier", "environment", "solution")
     }
-    instruction = folder / "instruction.md"
-    if not instruction.is_file():
-        raise Refused("instruction.md is missing")
-    notes = _notes(document)
-    files: dict[str, bytes | Path] = {}
-    for part in ("tests", "solution"):
-        files |= {f"{part}/{path}": file for path, file in plain_files(folder / part)}
-    if "tests/test.sh" not in files:
-        raise Refused("tests/test.sh is missing")
-    placed, more = _placed(folder / "environment", dockerfiles)
+    times = (seconds_in(tables["agent"], "agent.timeout_sec"), seconds_in(tables["verifier"], "verifier.timeout_sec"))
+    steps = harbor_steps(folder, document, times)
+    text, files, more = ("", steps.files, list(steps.notes)) if steps else _of_one(folder)
+    placed, notes = _placed(folder / "environment", dockerfiles)
     files |= placed
-    text = small_text(instruction).strip()
-    mentions = _other_workspace(folder / "environment")
+    mentions = _other_workspace(folder / "environment", tables["environment"])
     servers, said = _servers(tables["environment"], mentions)
     if mentions:
         text = mentions.sub(OUR_WORKSPACE, text)
-        ours = ("tests/", "solution/", "environment/Dockerfile", *_run_by(servers))
+        ours = ("tests/", "solution/", "steps/", "environment/Dockerfile", *_run_by(servers))
         files = {path: moved_text(file, mentions) if path.startswith(ours) else file for path, file in files.items()}
         more.append(f"its working folder is {OUR_WORKSPACE} here: the path was replaced in instruction and scripts")
     found = (tables["metadata"].get(key) for key in ("family", "category"))
     family = next((value for value in found if isinstance(value, str) and value.strip()), "harbor")
-    times = (_seconds(tables["agent"], "agent.timeout_sec"), _seconds(tables["verifier"], "verifier.timeout_sec"))
-    name, said = _name(tables["task"], folder), [*notes, *more, *said]
-    return Draft(name, one_line(family), text, files, tuple(said), times, mcp_servers=servers)
+    tables_toml = check_toml(tables["environment"], "environment.healthcheck", "environment.healthcheck")
+    tables_toml += steps.tables if steps else ""
+    return Draft(
+        _name(tables["task"], folder), one_line(family), text, files, (*_notes(document), *notes, *more, *said), times,
+        head=steps.head if steps else "", tables=mentions.sub(OUR_WORKSPACE, tables_toml) if mentions else tables_toml,
+        mcp_servers=servers,
+    )  # fmt: skip
 
 
 def _servers(table: Table, mentions: re.Pattern[str] | None) -> tuple[tuple[McpServer, ...], list[str]]:
@@ -120,6 +120,22 @@ def _run_by(servers: Sequence[McpServer]) -> tuple[str, ...]:
     return tuple(f"environment/files/{word.removeprefix(below)}" for word in words if word.startswith(below))
 
 
+Files = dict[str, bytes | Path]
+
+
+def _of_one(folder: Path) -> tuple[str, Files, list[str]]:
+    """(instruction, files, notes) of a task without steps."""
+    instruction = folder / "instruction.md"
+    if not instruction.is_file():
+        raise Refused("instruction.md is missing")
+    files: Files = {}
+    for part in ("tests", "solution"):
+        files |= {f"{part}/{path}": file for path, file in plain_files(folder / part)}
+    if "tests/test.sh" not in files:
+        raise Refused("tests/test.sh is missing")
+    return small_text(instruction).strip(), files, []
+
+
 def _name(table: Table, folder: Path) -> str:
     """Harbor's org/name without its organisation, or the folder's name."""
     name = table.get("name", folder.name)
@@ -129,7 +145,7 @@ def _name(table: Table, folder: Path) -> str:
 
 
 def _refuse_what_cannot_be(folder: Path, document: Table) -> None:
-    environment = _table(document, "environment")
+    environment = table_in(document, "environment")
     mode = environment.get("network_mode")
     if mode not in (None, "none", "no-network"):
         raise Refused(f"environment.network_mode is {mode!r}: a sandbox here has no network")
@@ -138,8 +154,6 @@ def _refuse_what_cannot_be(folder: Path, document: Table) -> None:
         raise Refused(f"environment.allow_internet is {str(asked).lower()}: a sandbox here has no network")
     if environment.get("os") not in (None, "linux"):
         raise Refused(f"environment.os is {environment['os']!r}: a sandbox here is Linux")
-    if document.get("steps") or (folder / "steps").is_dir():
-        raise Refused("it has several steps, each with its own instruction and grader; a rollout here has one")
     if document.get("mcp_servers"):
         raise Refused("mcp_servers stands outside [environment], where Harbor has it")
     for name in ("docker-compose.yaml", "docker-compose.yml"):
@@ -155,13 +169,11 @@ def _notes(document: Table) -> list[str]:
     numbers = re.fullmatch(r"(\d+)\.(\d+)", version)
     if numbers is None or (int(numbers[1]), int(numbers[2])) > NEWEST:
         notes.append(f"schema_version {version} is not known here: it was read as {NEWEST[0]}.{NEWEST[1]}")
-    if _table(document, "environment").get("healthcheck"):
-        notes.append("environment.healthcheck is not run: no service has to come up")
+    if table_in(document, "environment").get("healthcheck"):
+        notes.append("environment.healthcheck is run before the agent; no ENTRYPOINT or CMD of its image is")
     for name, known in HONOURED.items():
-        table = document if not name else _table(document, name)
-        left = sorted(
-            str(key) for key in table.keys() - known - {"healthcheck", "mcp_servers", "steps", "docker_image"}
-        )
+        table = document if not name else table_in(document, name)
+        left = sorted(str(key) for key in table.keys() - known - {"mcp_servers", "docker_image"})
         if left:
             notes.append(
                 f"{'' if not name else name + '.'}{{{', '.join(left)}}} {'are' if len(left) > 1 else 'is'} not used"
@@ -169,10 +181,13 @@ def _notes(document: Table) -> list[str]:
     return notes
 
 
-def _other_workspace(environment: Path) -> re.Pattern[str] | None:
-    """Mentions of the folder that a Dockerfile works in, where it is another than ours."""
+def _other_workspace(environment: Path, table: Table) -> re.Pattern[str] | None:
+    """Mentions of the folder that the task works in, by its settings or its Dockerfile, where it is not ours."""
     dockerfile = environment / "Dockerfile"
     found = WORKDIR.findall(small_text(dockerfile)) if dockerfile.is_file() else []
+    said = table.get("workdir")
+    if isinstance(said, str) and WORKDIR.fullmatch(f"WORKDIR {said}"):
+        found.append(said.rstrip("/"))
     return mentions_of({found[-1]}) if found and found[-1] != OUR_WORKSPACE else None
 
 
@@ -298,7 +313,7 @@ def terminal_bench_task(folder: Path) -> Draft:
     for path, file in plain_files(folder):
         if path not in skipped and not path.startswith("tests/"):
             files[f"environment/files/{path}"] = file
-    times = (_seconds(document, "max_agent_timeout_sec"), _seconds(document, "max_test_timeout_sec"))
+    times = (seconds_in(document, "max_agent_timeout_sec"), seconds_in(document, "max_test_timeout_sec"))
     family = one_line(str(document.get("category") or "terminal-bench"))
     return Draft(task_name(folder.name), family, instruction.strip(), files, tuple(notes), times)
 
@@ -314,18 +329,3 @@ code=$?
 [ "$code" -eq 0 ] && reward=1 || reward=0
 printf '%s\\n' "$reward" >"${CORRAL_VERIFIER_LOGS:-/logs/verifier}/reward.txt"
 """
-
-
-def _table(document: Table, name: str) -> Table:
-    value = document.get(name, {})
-    if not isinstance(value, dict):
-        raise Refused(f"task.toml: {name} is not a table")
-    return value
-
-
-def _seconds(table: Table, name: str) -> float:
-    """A time limit; Harbor's own default where there is none."""
-    value = table.get(name.rpartition(".")[2], DEFAULT_S)
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
-        raise Refused(f"{name}: {value!r} is not a time in seconds")
-    return float(value)

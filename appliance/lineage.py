@@ -45,13 +45,17 @@ _SIDE_WORDS = ("title", "summar", "compaction")
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """Whose call it is. `agent` and `parent` are the harness's own ids, or empty; `why` says how it is known."""
+    """Whose call it is. `agent` and `parent` are the harness's own ids, or empty; `why` says how it is known.
+
+    `step`: of the task, from 0, each of which is a conversation of its own.
+    """
 
     kind: CallKind = CallKind.MAIN
     agent: str = ""
     parent: str = ""
     why: str = ""
     headers: Mapping[str, str] = field(default_factory=dict)
+    step: int = 0
 
     def text(self) -> str:
         """As the record keeps it: JSON, or nothing for the main agent of a harness that sends no ids."""
@@ -59,6 +63,8 @@ class Lineage:
         found |= {k: v for k, v in (("agent", self.agent), ("parent", self.parent), ("why", self.why)) if v}
         if self.headers:
             found["headers"] = dict(self.headers)
+        if self.step:
+            found["step"] = self.step
         return json.dumps(found, separators=(",", ":"), ensure_ascii=False) if found else ""
 
 
@@ -67,7 +73,7 @@ def from_text(text: str) -> Lineage:
     found = json.loads(text) if text else {}
     kind = CallKind(found.get("kind", CallKind.MAIN))
     agent, parent, why = (str(found.get(key, "")) for key in ("agent", "parent", "why"))
-    return Lineage(kind, agent, parent, why, found.get("headers", {}))
+    return Lineage(kind, agent, parent, why, found.get("headers", {}), int(found.get("step", 0)))
 
 
 @dataclass(slots=True)

@@ -95,9 +95,9 @@ class Slot:
         if self.far is not None:
             await self.far.send()
 
-    async def fetch(self) -> list[str]:
+    async def fetch(self, with_home: bool = False) -> list[str]:
         """Have the final workspace in the workshop; what of it was left out. Its processes are gone by then."""
-        return await self.far.fetch() if self.far is not None else []
+        return await self.far.fetch(with_home) if self.far is not None else []
 
     async def to_grade(self, tests: Path) -> Path:
         """Have workspace, tests and an empty reward folder where a grader finds them; the place of the tests."""

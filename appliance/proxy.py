@@ -104,12 +104,12 @@ class Proxy:
 
     # ------------------------------------------------------------------ sessions
 
-    def open(self, rollout_id: int, token: str, answerer: Answerer | None = None) -> Session:
-        """From now on `token` names this rollout. What its attempt has on the record already is known again."""
+    def open(self, rollout_id: int, token: str, answerer: Answerer | None = None, step: int = 0) -> Session:
+        """From now on `token` names this rollout, in a step of its task. What is on the record of it is known again."""
         chosen = answerer or self._answerer
         if chosen is None or token in self._sessions:
             raise ValueError("a session needs an answerer and a token of its own")
-        session = Session(rollout_id, chosen, self._limits, anyio.Semaphore(self._limits.max_concurrent))
+        session = Session(rollout_id, chosen, self._limits, anyio.Semaphore(self._limits.max_concurrent), step=step)
         for call, text in zip(self._store.calls(rollout_id), self._store.conversations(rollout_id), strict=True):
             try:
                 session.restore(call, from_neutral_json(text)[2])

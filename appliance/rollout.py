@@ -3,6 +3,9 @@
     begin → a slot: workspace, HOME, a waiting sandbox → proxy opens its token → the harness runs in it → its sandbox
     goes, with all its processes → proxy settles → the workspace is frozen → a fresh sandbox grades → reward
 
+A task of several steps goes this way once a step, each with a sandbox, a token and a conversation of its own; the next
+begins with the workspace and HOME that the agent left (`carry`).
+
 A bad rollout is data, not a crash: whatever goes wrong inside becomes one label on the record (`part:cause`) and the
 reward stays None (I5). Nothing of a rollout outlives it (I8).
 """
@@ -17,10 +20,12 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import anyio
 from anyio import to_thread
 
+from appliance.carry import Carried, clear_way, place_over
 from appliance.config import RunConfig
-from appliance.errors import GraderError, HarnessError, HostError, RolloutError
+from appliance.errors import GraderError, HarnessError, HostError, RolloutError, TaskError
 from appliance.freeze import freeze
 from appliance.grade import read_reward
 from appliance.harness import Harness, Launch
@@ -33,8 +38,8 @@ from appliance.sandbox import Limits, Mount, Outcome, SandboxSpec
 from appliance.store import Store
 from appliance.taskimages import TaskImages
 from appliance.tasks import Task
+from appliance.tasksteps import TaskStep, combined, not_prepared
 from appliance.types import Reward, Rollout, RolloutState
-from appliance.workshop import Workshop
 
 PROXY_ADDRESS = "http://127.0.0.1:8123"
 MODEL_NAME = "corral"
@@ -66,30 +71,18 @@ async def make_rollout(place: Place, rollout: Rollout, task: Task, answerer: Ans
     Never raises RolloutError: the outcome, good or bad, is on the record when this returns.
     """
     for tries_left in range(place.config.rollout.retries, -1, -1):
-        attempt = place.store.begin(rollout.id, version)
+        number = place.store.begin(rollout.id, version)
         harness = place.harnesses[rollout.plan.harness]  # once: its file may be read again while a slot is made
+        whole = _Attempt(place, rollout, task, harness, answerer, number)
         try:
-            async with _slot(place, harness, task, f"{rollout.id}-{attempt}") as slot:
-                await _one_attempt(place, rollout, task, answerer, harness, slot)
+            await _one_attempt(whole)
             return
         except RolloutError as error:
             if tries_left and error.part in RETRIED_PARTS and error.cause not in NOT_RETRIED:
-                place.store.log(
-                    "warning",
-                    error.part,
-                    f"rollout={rollout.id} {error.label}: trying again: {error.message}",
-                    place.run_id,
-                    rollout.id,
-                )
+                _log(whole, "warning", error.part, f"{error.label}: trying again: {error.message}")
                 continue
             place.store.fail(rollout.id, error.label, error.message, error.output)
-            place.store.log(
-                "warning",
-                error.part,
-                f"rollout={rollout.id} failed {error.label}: {error.message}",
-                place.run_id,
-                rollout.id,
-            )
+            _log(whole, "warning", error.part, f"failed {error.label}: {error.message}")
             return
 
 
@@ -103,55 +96,132 @@ def _keeping(output: str) -> Iterator[None]:
         raise
 
 
-async def _one_attempt(
-    place: Place, rollout: Rollout, task: Task, answerer: Answerer, harness: Harness, slot: Slot
-) -> None:
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """Whose attempt it is: everything that stays the same from step to step."""
+
+    place: Place
+    rollout: Rollout
+    task: Task
+    harness: Harness
+    answerer: Answerer
+    number: int
+
+
+async def _one_attempt(attempt: _Attempt) -> None:
+    """Step after step until the last, or until one misses what the next asks for; then the reward is on the record."""
+    place, task = attempt.place, attempt.task
+    steps = task.in_order
+    carried = Carried(place.pool.folder / f"carried-{attempt.rollout.id}-{attempt.number}")
+    done: list[_Done] = []
+    try:
+        for number, step in enumerate(steps):
+            with _saying(step, done):
+                async with _slot(attempt, f"-{number}" if number else "") as slot:
+                    done.append(await _one_step(_Work(attempt, step, number, slot), carried, number + 1 < len(steps)))
+            if missed := step.shortfall(done[-1].reward):
+                _log(attempt, "info", "grader", f"step {step.name} was the last: {missed}")
+                break
+    finally:
+        with anyio.CancelScope(shield=True):
+            await to_thread.run_sync(carried.remove)
+    reward = combined(task.strategy, [(step.name, d.reward) for step, d in zip(steps, done, strict=False)])
+    timings = {"agent_s": sum(d.agent_s for d in done), "grade_s": sum(d.grade_s for d in done)}
+    place.store.grade(attempt.rollout.id, reward, "\n".join(d.output for d in done), timings)
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """One step of an attempt in the slot it is done in."""
+
+    attempt: _Attempt
+    step: TaskStep
+    number: int
+    slot: Slot
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """What came of a step."""
+
+    reward: Reward
+    output: str
+    agent_s: float
+    grade_s: float
+
+
+async def _one_step(work: _Work, carried: Carried, is_followed: bool) -> _Done:
+    """Has the harness work on the step, and its workspace graded."""
+    attempt, step, slot = work.attempt, work.step, work.slot
+    place, rollout = attempt.place, attempt.rollout
     token = secrets.token_urlsafe(24)
-    launch = harness.launch(
-        task.instruction, f"{PROXY_ADDRESS}/s/{token}", token, MODEL_NAME, place.config.rollout.max_tokens
+    launch = attempt.harness.launch(
+        step.instruction, f"{PROXY_ADDRESS}/s/{token}", token, MODEL_NAME, place.config.rollout.max_tokens
     )
-    own = place.own_images.get(task.name)
-    starts = [own.files] if own else []
-    starts += [task.environment_files] if task.environment_files.is_dir() else []
-    await _lay_out(slot, starts, launch.files)
+    await _lay_out(work, carried, launch.files)
     started = time.monotonic()
-    session = place.proxy.open(rollout.id, token, answerer)
+    session = place.proxy.open(rollout.id, token, attempt.answerer, work.number)
     try:
         place.store.move_rollout(rollout.id, RolloutState.RUNNING)
-        outcome = await _work(place, task, launch, slot, session)
+        outcome = await _outcome(work, launch, session)
         outcome = replace(outcome, output=without_secrets(outcome.output, (token,)))  # harnesses print their settings
     finally:
         settled = await place.proxy.close(token)
     worked = time.monotonic()
-    limit = shorter(place.config.rollout.timeout_s, task.agent_timeout_s, "timeout_s", "agent")
+    limit = shorter(place.config.rollout.timeout_s, step.agent_timeout_s, "timeout_s", "agent")
     with _keeping(outcome.output):
         _check(outcome, settled, slot, limit)
-        reward = await _graded(place, rollout, task, slot)
-    timings = {"agent_s": worked - started, "grade_s": time.monotonic() - worked}
-    place.store.grade(rollout.id, reward, outcome.output, timings)
+        reward = await _graded(work, carried if is_followed else None)
+    return _Done(reward, outcome.output, worked - started, time.monotonic() - worked)
 
 
-async def _graded(place: Place, rollout: Rollout, task: Task, slot: Slot) -> Reward:
-    """Freezes the final workspace and has it graded, by the task's tests and by its rubric if it has one."""
-    place.store.move_rollout(rollout.id, RolloutState.GRADING)
-    removed = await slot.fetch() + await to_thread.run_sync(freeze, slot.workshop.workspace)
+@contextmanager
+def _saying(step: TaskStep, done: Sequence[_Done]) -> Iterator[None]:
+    """What fails in here names the step, where a task has several, and keeps what the steps before printed."""
+    try:
+        yield
+    except RolloutError as error:
+        if step.name:
+            error.message = f"step {step.name}: {error.message}"
+            error.output = "\n".join((*(d.output for d in done), error.output))
+        raise
+
+
+async def _graded(work: _Work, carried: Carried | None) -> Reward:
+    """Freezes the final workspace and has it graded, by the step's tests and by the task's rubric if it has one.
+
+    `carried`: what a next step is to begin with is kept there first.
+    """
+    attempt, slot = work.attempt, work.slot
+    place, task = attempt.place, attempt.task
+    place.store.move_rollout(attempt.rollout.id, RolloutState.GRADING)
+    removed = await slot.fetch(with_home=carried is not None)
+    if carried is not None:
+        with _on_disk(carried.folder):
+            await to_thread.run_sync(carried.keep, slot.workshop)
+    removed += await to_thread.run_sync(freeze, slot.workshop.workspace)
     if removed:
         shown = ", ".join(removed[:5]) + (f" and {len(removed) - 5} more" if len(removed) > 5 else "")
-        message = f"rollout={rollout.id} removed before grading, as they lead out of the workspace or stall: {shown}"
-        place.store.log("warning", "grader", message, place.run_id, rollout.id)
-    reward = await _grade(place, rollout, task, slot)
+        why = "as they lead out of the workspace or stall"
+        _log(attempt, "warning", "grader", f"removed before grading, {why}: {shown}")
+    reward = await _grade(work)
     if task.rubric is not None and place.judge is not None:
         reward = await _judged(place.judge, task, slot, reward)
     return reward
 
 
-async def _work(place: Place, task: Task, launch: Launch, slot: Slot, session: Session) -> Outcome:
+def _log(attempt: _Attempt, level: str, part: str, message: str) -> None:
+    place, rollout_id = attempt.place, attempt.rollout.id
+    place.store.log(level, part, f"rollout={rollout_id} {message}", place.run_id, rollout_id)
+
+
+async def _outcome(work: _Work, launch: Launch, session: Session) -> Outcome:
     """Let the harness work until it ends; when this returns, its sandbox is gone with every process in it."""
-    settings = place.config.rollout
-    limits = replace(slot.waiting.spec.limits, timeout_s=min(settings.timeout_s, task.agent_timeout_s))
+    slot, step, settings = work.slot, work.step, work.attempt.place.config.rollout
+    limits = replace(slot.waiting.spec.limits, timeout_s=min(settings.timeout_s, step.agent_timeout_s))
     said = ""
     try:
-        started = await slot.go(launch.argv, launch.env, limits)
+        started = await slot.go(step.prepared(launch.argv), launch.env, limits)
         outcome = await slot.watch(started, lambda: bool(session.scopes))
         said = outcome.output
     except RolloutError as error:
@@ -182,6 +252,8 @@ def _check(outcome: Outcome, settled: Settled, slot: Slot, time_limit: str) -> N
     ended = f"the harness ended with exit code {outcome.exit_code}"
     hit = _limits_hit(outcome, slot)
     if not settled.num_calls:
+        if refused := not_prepared(outcome.exit_code, outcome.output):
+            raise TaskError(*refused)
         raise HarnessError("no_call", f"{ended} without calling the model{hit}")
     if outcome.exit_code and not settled.limit_reached:
         raise HarnessError("exit_code", ended + hit)
@@ -196,13 +268,15 @@ def _limits_hit(outcome: Outcome, slot: Slot) -> str:
     return "".join(hit)
 
 
-async def _grade(place: Place, rollout: Rollout, task: Task, slot: Slot) -> Reward:
+async def _grade(work: _Work) -> Reward:
     """Grades the final workspace in a fresh sandbox; the agent's is gone with all its processes (I9)."""
-    tests = await slot.to_grade(task.tests.resolve())
-    outcome = await slot.host.podman.run(_grader_spec(place, rollout, task, slot, tests))
+    slot, step, task = work.slot, work.step, work.attempt.task
+    tests = await slot.to_grade(step.tests.resolve())
+    outcome = await slot.host.podman.run(_grader_spec(work, tests))
     if outcome.timed_out:
-        limit = shorter(place.config.rollout.grade_timeout_s, task.verifier_timeout_s, "grade_timeout_s", "verifier")
-        raise GraderError("timeout", f"{task.tests}/test.sh was still running after {outcome.seconds:.0f} s ({limit})")
+        settings = work.attempt.place.config.rollout
+        limit = shorter(settings.grade_timeout_s, step.verifier_timeout_s, "grade_timeout_s", "verifier")
+        raise GraderError("timeout", f"{step.tests}/test.sh was still running after {outcome.seconds:.0f} s ({limit})")
     verdict = await slot.verdict()
     how = f"exit code {outcome.exit_code}{_limits_hit(outcome, slot)}; {outcome.output.strip()[-400:]}"
     starved = GraderError("out_of_memory", f"{task.name}: the grader was killed for memory: {how}")
@@ -243,10 +317,11 @@ def kind_of(place: Place, harness: Harness, task: Task | None = None) -> Kind:
     return Kind(image, limits, place.proxy.directory, harness.may_nest)
 
 
-def _grader_spec(place: Place, rollout: Rollout, task: Task, slot: Slot, tests: Path) -> SandboxSpec:
+def _grader_spec(work: _Work, tests: Path) -> SandboxSpec:
+    place, slot = work.attempt.place, work.slot
     settings = place.config.rollout
     waiting = slot.waiting.spec
-    own = place.own_images.get(task.name)
+    own = place.own_images.get(work.attempt.task.name)
     return SandboxSpec(
         name=f"{waiting.name}-grade",
         image=own.base if own else place.grader_image,
@@ -258,12 +333,12 @@ def _grader_spec(place: Place, rollout: Rollout, task: Task, slot: Slot, tests: 
             Mount(tests, "/tests", True),
             Mount(slot.folders.verdict, "/logs/verifier", False),
         ),
-        labels={**waiting.labels, "corral.rollout": str(rollout.id)},
+        labels={**waiting.labels, "corral.rollout": str(work.attempt.rollout.id)},
         limits=Limits(
             memory_bytes=settings.memory_mb << 20,
             pids=settings.pids,
             cpus=settings.cpus,
-            timeout_s=min(settings.grade_timeout_s, task.verifier_timeout_s),
+            timeout_s=min(settings.grade_timeout_s, work.step.verifier_timeout_s),
             disk_bytes=settings.disk_mb << 20,
             num_files=settings.files,
         ),
@@ -272,19 +347,20 @@ def _grader_spec(place: Place, rollout: Rollout, task: Task, slot: Slot, tests: 
 
 
 @asynccontextmanager
-async def _slot(place: Place, harness: Harness, task: Task, name: str) -> AsyncIterator[Slot]:
-    """A rollout's own slot, gone afterwards whatever happens; HostError when the host cannot hold its folders."""
+async def _slot(attempt: _Attempt, suffix: str) -> AsyncIterator[Slot]:
+    """A step's own slot, gone afterwards whatever happens; HostError when the host cannot hold its folders."""
+    pool, kind = attempt.place.pool, kind_of(attempt.place, attempt.harness, attempt.task)
     async with AsyncExitStack() as stack:
-        with _on_disk(place.pool.folder):  # what goes wrong later in the rollout is not said to be the disk's
-            slot = await stack.enter_async_context(place.pool.slot(kind_of(place, harness, task), name))
+        with _on_disk(pool.folder):  # what goes wrong later in the rollout is not said to be the disk's
+            slot = await stack.enter_async_context(pool.slot(kind, f"{attempt.rollout.id}-{attempt.number}{suffix}"))
         yield slot
 
 
-async def _lay_out(slot: Slot, starts: Sequence[Path], files: dict[str, str]) -> None:
+async def _lay_out(work: _Work, carried: Carried, files: dict[str, str]) -> None:
     """Fills workspace and HOME before the agent exists; afterwards the host freezes, mounts and deletes them."""
-    with _on_disk(slot.workshop.folder):
-        await to_thread.run_sync(_fill, slot.workshop, starts, files)
-    await slot.send()
+    with _on_disk(work.slot.workshop.folder):
+        await to_thread.run_sync(_fill, work, carried, files)
+    await work.slot.send()
 
 
 @contextmanager
@@ -297,11 +373,17 @@ def _on_disk(folder: Path) -> Iterator[None]:
         raise HostError(f"{folder}: {error}", remedy) from error
 
 
-def _fill(workshop: Workshop, starts: Sequence[Path], files: dict[str, str]) -> None:
-    for start in starts:  # the image's own files, then the task's over them
-        shutil.copytree(start, workshop.workspace, dirs_exist_ok=True)
+def _fill(work: _Work, carried: Carried, files: dict[str, str]) -> None:
+    task, workshop = work.attempt.task, work.slot.workshop
+    own = work.attempt.place.own_images.get(task.name)
+    if work.number:
+        carried.lay(workshop)
+    else:
+        for start in (*([own.files] if own else []), task.environment_files):  # the image's own, the task's over them
+            if start.is_dir():
+                shutil.copytree(start, workshop.workspace, dirs_exist_ok=True)
+    if work.step.workdir is not None:
+        place_over(work.step.workdir, workshop.workspace)
     for name, text in files.items():
-        path = workshop.home / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        clear_way(workshop.home, Path(name)).write_text(text, encoding="utf-8")
     workshop.hand_over()

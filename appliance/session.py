@@ -143,7 +143,10 @@ class LiveCall(Pending):
 
 @dataclass(eq=False)
 class Session:
-    """One open rollout. `calls` holds every call by its request's key, in flight or done."""
+    """One open rollout, or a step of one. `calls` holds every call by its request's key, in flight or done.
+
+    What earlier steps did counts for the rollout's limits and for the numbers of its calls, and for nothing else.
+    """
 
     rollout_id: int
     answerer: Answerer
@@ -156,6 +159,7 @@ class Session:
     errors: dict[bytes, RolloutError] = field(default_factory=dict)
     scopes: set[anyio.CancelScope] = field(default_factory=set)
     idle: anyio.Event = field(default_factory=anyio.Event)
+    step: int = 0
     num_taken: int = 0
     num_calls: int = 0
     num_sampled_tokens: int = 0
@@ -203,9 +207,10 @@ class Session:
         if not self.tokens_left:
             self.limit_reached = True
             raise Refusal(400, "this rollout has sampled all that its budget allows", "rollout_budget")
+        lineage = self.family.mark(request, headers, place.call.lineage if place.call else None)
         call = LiveCall(
             f"{self.rollout_id}x{self.num_taken}", key=place.key, history=place.history, sequence=self.num_taken,
-            request=request, lineage=self.family.mark(request, headers, place.call.lineage if place.call else None),
+            request=request, lineage=replace(lineage, step=self.step),
             idempotency_key=headers.get("idempotency-key", ""), parent=place.call,
         )  # fmt: skip
         self.num_taken += 1
@@ -269,7 +274,11 @@ class Session:
         call.request = call.prompt_ids = call.parent = None  # the record has them
 
     def restore(self, recorded: Call, message: Message) -> None:
-        """A call of this rollout that an earlier proxy recorded, with the answer it gave. Raises ValueError."""
+        """A call of this rollout that is on the record, with the answer it gave. Raises ValueError."""
+        if recorded.step != self.step:
+            self.num_taken = max(self.num_taken, recorded.sequence + 1)
+            self.num_sampled_tokens += 0 if recorded.sample is None else len(recorded.sample.sampled_ids)
+            return
         if not recorded.request_bytes:
             return  # retention took its bodies, and with them what it could be known by
         request = WIRES[recorded.wire].parse_request(recorded.request_bytes)

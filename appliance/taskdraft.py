@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shutil
@@ -18,9 +19,15 @@ MAX_TEXT_BYTES = 16 << 20
 OUR_WORKSPACE = "/workspace"
 
 
+Table = dict[str, object]
+
+
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A task on its way in. `files` maps a path in our layout to its bytes or to a file to copy."""
+    """A task on its way in. `files` maps a path in our layout to its bytes or to a file to copy.
+
+    `head`, `tables`: TOML above and below the tables that every task has.
+    """
 
     name: str
     family: str
@@ -29,6 +36,8 @@ class Draft:
     notes: tuple[str, ...] = ()
     timeouts_s: tuple[float, float] = (600.0, 600.0)
     is_runnable: frozenset[str] = frozenset()
+    head: str = ""
+    tables: str = ""
     mcp_servers: tuple[McpServer, ...] = ()
 
 
@@ -40,12 +49,14 @@ def write_draft(folder: Path, draft: Draft, split: str) -> None:
     """Writes one task in our layout."""
     (folder / "environment" / "files").mkdir(parents=True)
     toml = (
-        f'schema_version = "1.4"\n\n[task]\nname = {json.dumps("imported/" + draft.name)}\n\n[metadata]\n'
-        f"family = {json.dumps(draft.family)}\nsplit = {json.dumps(split)}\n\n"
+        f'schema_version = "1.4"\n{draft.head}\n[task]\nname = {toml_text("imported/" + draft.name)}\n\n[metadata]\n'
+        f"family = {toml_text(draft.family)}\nsplit = {toml_text(split)}\n\n"
         f"[agent]\ntimeout_sec = {draft.timeouts_s[0]}\n\n"
-        f"[verifier]\ntimeout_sec = {draft.timeouts_s[1]}\n{servers_toml(draft.mcp_servers)}"
+        f"[verifier]\ntimeout_sec = {draft.timeouts_s[1]}\n{servers_toml(draft.mcp_servers)}{draft.tables}"
     )
-    files: dict[str, bytes | Path] = {"task.toml": toml.encode(), "instruction.md": draft.instruction.encode() + b"\n"}
+    files: dict[str, bytes | Path] = {"task.toml": toml.encode()}
+    if draft.instruction:
+        files["instruction.md"] = draft.instruction.encode() + b"\n"
     total = 0
     for path, content in (files | draft.files).items():
         target = folder / path
@@ -60,6 +71,11 @@ def write_draft(folder: Path, draft: Draft, split: str) -> None:
         else:
             target.write_bytes(content)
         target.chmod(0o755 if path in draft.is_runnable or path.endswith(".sh") else 0o644)
+
+
+def toml_text(text: str) -> str:
+    """A basic string of TOML."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def task_name(value: object) -> str:
@@ -124,6 +140,22 @@ def json_object(file: Path) -> dict[str, object]:
     if not isinstance(value, dict):
         raise Refused(f"{file.name} is not a JSON object")
     return value
+
+
+def table_in(document: Table, name: str, key: str = "") -> Table:
+    """A table of a task.toml, empty where there is none."""
+    value = document.get(name, {})
+    if not isinstance(value, dict):
+        raise Refused(f"task.toml: {key or name} is not a table")
+    return value
+
+
+def seconds_in(table: Table, key: str, default: float = 600.0) -> float:
+    """A time limit; Harbor's own default where there is none."""
+    value = table.get(key.rpartition(".")[2], default)
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
+        raise Refused(f"{key}: {value!r} is not a time in seconds")
+    return float(value)
 
 
 def mentions_of(places: Collection[str]) -> re.Pattern[str]:

@@ -9,8 +9,9 @@
     copier   leaves what a sibling's oracle left (same family), where that is another answer than its own: a full reward
              makes it *free*, as a fixed answer passes; so does one answer to all
 
-Everything runs in the sandboxes that rollouts use, so what the linter says holds there; a task that brings a Dockerfile
-is probed in its own image, which is built where it is missing.
+A task of several steps is gone through step by step by each of the first four (`steplint`). Everything runs in the
+sandboxes that rollouts use, so what the linter says holds there; a task that brings a Dockerfile is probed in its own
+image, which is built where it is missing.
 """
 
 from __future__ import annotations
@@ -19,25 +20,26 @@ import hashlib
 import shutil
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import anyio
 from anyio import to_thread
 
+from appliance.carry import Carried, place_over
 from appliance.config import podman_home
 from appliance.errors import GraderError, HarnessError, HostError, PackError, RolloutError, SandboxError
 from appliance.freeze import freeze
 from appliance.grade import read_reward
+from appliance.lintfindings import Findings, Graded, note_difference, note_slow
 from appliance.sandbox import Limits, Mount, Outcome, Podman, SandboxSpec
+from appliance.steplint import lint_steps
 from appliance.taskimages import TaskImages, build_task_images
 from appliance.tasks import Pack, Task
 from appliance.workdiff import answer_of, lay_over
 from appliance.workshop import Workshop
 
-SLOW_SHARE = 0.5
-"""A task is slow when its grader or its oracle takes more than this share of its time limit."""
 COPIED = 6
 """How many siblings are tried for an answer that is another than the task's own; small numbers are often the same."""
 RETRIES = 2
@@ -64,28 +66,6 @@ printf '[pytest]\naddopts = --co\n' > pytest.ini
 (sleep 30; echo 1 > /logs/verifier/reward.txt) >/dev/null 2>&1 &
 true
 """
-
-
-@dataclass(slots=True)
-class Findings:
-    """What was seen of one task. A reward is None where the grader gave none; `problems` maps a kind to its reason."""
-
-    task: str
-    null: float | None = None
-    oracle: float | None = None
-    problems: dict[str, str] = field(default_factory=dict)
-    seconds: float = 0.0
-    answer: dict[str, str] = field(default_factory=dict)  # path → hash of what the oracle made, changed or removed
-
-
-@dataclass(frozen=True, slots=True)
-class Graded:
-    """One grading: the reward or why there is none, how long it took, and whether that was too long."""
-
-    reward: float | None
-    why: str
-    seconds: float
-    timed_out: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +95,10 @@ class Linter:
         except PackError as error:
             found.problems["impossible"] = f"its image cannot be built: {error}"
             return found
+        if task.steps:
+            await lint_steps(self, task, found, FORGER)
+            found.seconds = time.monotonic() - started
+            return found
         await self._null_and_forger(task, found)
         if task.solution is None:
             found.problems["no_oracle"] = "it ships no solution/solve.sh, so nothing shows that it can be solved"
@@ -125,39 +109,39 @@ class Linter:
         return found
 
     async def _null_and_forger(self, task: Task, found: Findings) -> None:
-        async with self._workspace(task, "null") as shop:
-            first, second = await self._grade(task, shop, "a"), await self._grade(task, shop, "b")
+        async with self.workspace(task, "null") as shop:
+            first, second = await self.grade(task, shop, "a"), await self.grade(task, shop, "b")
         found.null = first.reward
         if first.reward is None:
             found.problems["impossible"] = f"its grader gives no reward for an untouched workspace: {first.why}"
         elif first.reward > 0:
             found.problems["free"] = f"doing nothing earns {first.reward:g}"
-        _note_difference(found, "the untouched workspace", [first, second])
-        _note_slow(found, "its grader", first.seconds, task.verifier_timeout_s)
-        async with self._workspace(task, "forger") as shop:
-            await self._agent(task, shop, ("bash", "-c", FORGER), ())
-            forged = await self._grade(task, shop, "a")
+        note_difference(found, "the untouched workspace", [first, second])
+        note_slow(found, "its grader", first.seconds, task.verifier_timeout_s)
+        async with self.workspace(task, "forger") as shop:
+            await self.agent(task, shop, ("bash", "-c", FORGER), ())
+            forged = await self.grade(task, shop, "a")
         if forged.reward is not None and forged.reward > (first.reward or 0.0):
             found.problems["forgeable"] = f"files left by an agent that did no work earn {forged.reward:g}"
 
     async def _oracle(self, task: Task, found: Findings) -> None:
-        async with self._workspace(task, "oracle") as shop:
+        async with self.workspace(task, "oracle") as shop:
             ended = await self._solve(task, shop)
             if ended.exit_code != 0:
                 why = f"exit code {ended.exit_code}" if not ended.timed_out else "it ran into the time limit"
                 found.problems["impossible"] = f"its oracle fails: {why}: {ended.output.strip()[-200:]}"
                 return
             found.answer = await to_thread.run_sync(answer_of, shop.workspace, task.environment_files)
-            graded = [await self._grade(task, shop, "a"), await self._grade(task, shop, "b")]
+            graded = [await self.grade(task, shop, "a"), await self.grade(task, shop, "b")]
         found.oracle = graded[0].reward
         if found.oracle is None or found.oracle < 1.0:
             got = graded[0].why if found.oracle is None else f"{found.oracle:g}"
             found.problems["impossible"] = f"its own solution earns {got}"
-        _note_slow(found, "its oracle", ended.seconds, task.agent_timeout_s)
+        note_slow(found, "its oracle", ended.seconds, task.agent_timeout_s)
         if found.oracle is not None:  # a grader that hangs in a fresh sandbox would only hang once more
-            async with self._workspace(task, "used") as shop:
+            async with self.workspace(task, "used") as shop:
                 graded.append(await self._grade_where_used(task, shop))
-        _note_difference(found, "the oracle's workspace", graded)
+        note_difference(found, "the oracle's workspace", graded)
 
     async def _build(self, task: Task) -> None:
         """The image of a task that brings a Dockerfile, for its probes and its graders; one build at a time."""
@@ -174,16 +158,16 @@ class Linter:
         at = [t.name for t in own].index(task.name)
         for sibling in [*own[at + 1 :], *own[:at]][:COPIED]:
             await self._build(sibling)
-            async with self._workspace(sibling, f"{task.name}-sibling") as theirs:
+            async with self.workspace(sibling, f"{task.name}-sibling") as theirs:
                 if (await self._solve(sibling, theirs)).exit_code != 0:
                     return
                 if await to_thread.run_sync(answer_of, theirs.workspace, sibling.environment_files) == found.answer:
                     continue  # right here too, be it by chance: the next one may tell
-                async with self._workspace(task, "copier") as shop:
+                async with self.workspace(task, "copier") as shop:
                     files = sibling.environment_files
                     await to_thread.run_sync(lay_over, theirs.workspace, files, shop.workspace)
                     await to_thread.run_sync(shop.hand_over)
-                    copied = await self._grade(task, shop, "a")
+                    copied = await self.grade(task, shop, "a")
             if copied.reward == 1.0:
                 why = f"the answer of {sibling.name} earns 1 here too: it is a fixed answer"
                 found.problems.setdefault("free", why)
@@ -192,21 +176,27 @@ class Linter:
 
     # ------------------------------------------------------------------ sandboxes
 
-    def _workspace(self, task: Task, probe: str) -> _Shop:
+    def workspace(self, task: Task, probe: str, carried: Carried | None = None, over: Path | None = None) -> _Shop:
+        """The task's workspace, or what an earlier step left, with `over` laid over it; gone afterwards."""
         own = self._own.get(task.name)
         starts = [*([own.files] if own else []), *([task.environment_files] if task.environment_files.is_dir() else [])]
-        return _Shop(self._podman, self._home / "lint" / f"{task.name}-{probe}", starts)
+        return _Shop(self._podman, self.folder_of(task, probe), starts, carried, over)
+
+    def folder_of(self, task: Task, probe: str) -> Path:
+        """Where a probe of a task has its files."""
+        return self._home / "lint" / f"{task.name}-{probe}"
 
     async def _solve(self, task: Task, shop: Workshop) -> Outcome:
         assert task.solution is not None
         solution = Mount(task.solution.resolve(), "/solution", True)
-        return await self._agent(task, shop, ("bash", "/solution/solve.sh"), (solution,))
+        return await self.agent(task, shop, ("bash", "/solution/solve.sh"), (solution,))
 
-    async def _agent(self, task: Task, shop: Workshop, argv: tuple[str, ...], more: tuple[Mount, ...]) -> Outcome:
+    async def agent(self, task: Task, shop: Workshop, argv: tuple[str, ...], more: tuple[Mount, ...]) -> Outcome:
+        """A command in a sandbox like an agent's."""
         mounts = (Mount(shop.workspace, "/workspace"), Mount(shop.home, "/home/agent"), *more)
         return await self._run(task, shop, _Launch("agent", argv, mounts, task.agent_timeout_s))
 
-    async def _grade(self, task: Task, shop: Workshop, turn: str) -> Graded:
+    async def grade(self, task: Task, shop: Workshop, turn: str) -> Graded:
         """In a fresh sandbox over the frozen workspace, as a rollout is graded."""
         try:
             await to_thread.run_sync(freeze, shop.workspace)
@@ -249,9 +239,11 @@ class Linter:
 class _Shop:
     """A workspace laid out for one probe, gone afterwards."""
 
-    def __init__(self, podman: Podman, folder: Path, starts: Sequence[Path]) -> None:
+    def __init__(
+        self, podman: Podman, folder: Path, starts: Sequence[Path], carried: Carried | None, over: Path | None
+    ) -> None:
         self._shop = Workshop(folder, podman.traits, DISK_BYTES, NUM_FILES)
-        self._starts = starts
+        self._starts, self._carried, self._over = starts, carried, over
 
     async def __aenter__(self) -> Workshop:
         try:
@@ -266,8 +258,12 @@ class _Shop:
 
     def _lay_out(self) -> None:
         self._shop.make()
-        for start in self._starts:
+        if self._carried is not None:
+            self._carried.lay(self._shop)
+        for start in self._starts if self._carried is None else ():
             shutil.copytree(start, self._shop.workspace, dirs_exist_ok=True)
+        if self._over is not None:
+            place_over(self._over, self._shop.workspace)
         self._shop.hand_over()
 
 
@@ -320,24 +316,6 @@ async def findings_of(linter: Lints, task: Task) -> Findings:
     raise AssertionError("unreachable")
 
 
-def report(found: Sequence[Findings]) -> dict[str, Any]:
-    """The promised object: means, and the tasks of each kind of problem with their reasons."""
-
-    def mean(values: list[float | None]) -> float | None:
-        graded = [v for v in values if v is not None]
-        return sum(graded) / len(graded) if graded else None
-
-    kinds = ("free", "impossible", "flaky", "forgeable", "slow", "no_oracle", "unchecked")
-    by_kind = {kind: [f.task for f in found if kind in f.problems] for kind in kinds}
-    return {
-        "tasks": len(found),
-        "oracle_mean": mean([f.oracle for f in found]),
-        "null_mean": mean([f.null for f in found]),
-        **by_kind,
-        "reasons": {f.task: f.problems for f in found if f.problems},
-    }
-
-
 def _sweep(folder: Path, podman: Podman) -> None:
     """Removes workspaces that a killed linter left, with their file systems."""
     for left in folder.glob("*"):
@@ -362,21 +340,7 @@ def _read(verdict: Path, ended: Outcome) -> Graded:
     if ended.timed_out:
         return Graded(None, "its grader ran into the time limit", ended.seconds, timed_out=True)
     try:
-        return Graded(read_reward(verdict).value, "", ended.seconds)
+        reward = read_reward(verdict)
+        return Graded(reward.value, "", ended.seconds, parts=reward.parts)
     except GraderError as error:
         return Graded(None, f"{error.message}; {ended.output.strip()[-200:]}", ended.seconds)
-
-
-def _note_difference(found: Findings, what: str, graded: Sequence[Graded]) -> None:
-    rewards = [g.reward for g in graded]
-    late = sum(g.timed_out for g in graded)
-    if late and len({g.reward for g in graded if not g.timed_out}) == 1:  # one verdict, not always in time
-        found.problems.setdefault("slow", f"{what}: {late} of {len(graded)} gradings ran into the time limit")
-    elif len(set(rewards)) > 1:
-        shown = ", ".join("none" if r is None else f"{r:g}" for r in rewards)
-        found.problems["flaky"] = f"{what} was graded {shown}"
-
-
-def _note_slow(found: Findings, who: str, seconds: float, limit_s: float) -> None:
-    if seconds > SLOW_SHARE * limit_s:
-        found.problems.setdefault("slow", f"{who} took {seconds:.1f} s of {limit_s:g} s")

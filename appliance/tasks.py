@@ -7,6 +7,7 @@
              environment/Dockerfile  instead or beside: the image it is done and graded in
              tests/test.sh         the hidden grader, with its data beside it
              solution/             solve.sh (the oracle), teacher.json (a list of shell commands); optional
+             steps/                instead of instruction, tests and solution: one after the other (`tasksteps`)
 
 Nothing is guessed: whatever is wrong raises a PackError that names the file, the key and the remedy, so
 that a run never starts on a pack that would fail halfway.
@@ -34,6 +35,7 @@ from appliance.taskfile import (
     teacher_of,
     text_in,
 )
+from appliance.tasksteps import HealthCheck, Strategy, TaskStep, health_check, in_words, steps_of, strategy_of
 
 SPLITS = ("lesson", "train", "held-out")
 """What the teacher shows, what is practised, what is only measured."""
@@ -45,6 +47,7 @@ class Task:
     """One task. `solution` is None when the task ships none; `teacher` is then empty.
 
     `dockerfile` is None when Corral's own image will do; with one, the folder `environment_files` may be missing.
+    Of a task with `steps`, `instruction` is all of theirs, and tests, solution and teacher are the steps' own.
     """
 
     name: str
@@ -61,6 +64,37 @@ class Task:
     dockerfile: Path | None = None
     rubric: Rubric | None = None
     mcp_servers: tuple[McpServer, ...] = ()
+    steps: tuple[TaskStep, ...] = ()
+    strategy: Strategy = Strategy.MEAN
+    checks: tuple[HealthCheck, ...] = ()
+
+    @property
+    def in_order(self) -> tuple[TaskStep, ...]:
+        """Its steps, each with the task's own health check before its own; a task without steps is one of no name."""
+        own = self.steps or (
+            TaskStep(
+                "",
+                self.instruction,
+                self.tests,
+                self.solution,
+                self.agent_timeout_s,
+                self.verifier_timeout_s,
+                self.teacher,
+            ),
+        )
+        return tuple(replace(step, checks=(*self.checks, *step.checks)) for step in own) if self.checks else own
+
+    def of_step(self, step: TaskStep) -> Task:
+        """The task as it is while one of its steps is done."""
+        return replace(
+            self, instruction=step.instruction, tests=step.tests, solution=step.solution, teacher=step.teacher,
+            agent_timeout_s=step.agent_timeout_s, verifier_timeout_s=step.verifier_timeout_s,
+        )  # fmt: skip
+
+    @property
+    def has_solution(self) -> bool:
+        """Whether it can be shown to be solvable: by its own solution, or by one of each step."""
+        return all(step.solution is not None for step in self.in_order)
 
     @classmethod
     def from_dir(cls, path: Path) -> Task:
@@ -71,23 +105,29 @@ class Task:
         metadata = tables["metadata"]
         files = _environment_files(path / "environment")
         dockerfile = path / "environment" / "Dockerfile"
-        need(path / "tests" / "test.sh", "the grader; it writes reward.json or reward.txt")
         solution = path / "solution"
+        limits = [seconds_of(file, tables[part], f"{part}.timeout_sec") for part in ("agent", "verifier")]
+        steps = steps_of(path, tables[""], (limits[0], limits[1]))
+        if not steps:
+            need(path / "tests" / "test.sh", "the grader; it writes reward.json or reward.txt")
         return cls(
             name=_name(file, tables["task"], path.name),
             family=line_of(file, metadata, "metadata.family"),
             split=_split(file, metadata),
-            instruction=instruction_of(path / "instruction.md"),
+            instruction=in_words(steps) if steps else instruction_of(path / "instruction.md"),
             path=path,
             environment_files=files,
             tests=path / "tests",
-            solution=solution if (solution / "solve.sh").is_file() else None,
-            agent_timeout_s=seconds_of(file, tables["agent"], "agent.timeout_sec"),
-            verifier_timeout_s=seconds_of(file, tables["verifier"], "verifier.timeout_sec"),
-            teacher=teacher_of(solution / "teacher.json"),
+            solution=solution if (solution / "solve.sh").is_file() and not steps else None,
+            agent_timeout_s=limits[0],
+            verifier_timeout_s=limits[1],
+            teacher=() if steps else teacher_of(solution / "teacher.json"),
             dockerfile=dockerfile if dockerfile.is_file() else None,
-            rubric=_rubric(path / "tests" / "rubric.json"),
+            rubric=None if steps else _rubric(path / "tests" / "rubric.json"),
             mcp_servers=read_servers(file, tables["environment"].get("mcp_servers", [])),
+            steps=steps,
+            strategy=strategy_of(file, tables[""]),
+            checks=health_check(file, tables["environment"], "environment.healthcheck"),
         )
 
 

@@ -19,6 +19,7 @@ import httpx
 from appliance.errors import CaptureError
 from appliance.lineage import asks_for_side_work
 from appliance.redact import without_secrets
+from appliance.session import Answerer, Session
 from appliance.types import Answer, Message, Request, Sample, StopReason, TokenIds, Tool, ToolCall
 from appliance.wire.upstream import anthropic_body, anthropic_message, openai_body, openai_message
 
@@ -186,6 +187,22 @@ def _handed_over(helper: Tool, messages: Sequence[Message]) -> Message:
     arguments = dict.fromkeys(_required_texts(json.loads(helper.parameters), ""), _task(messages))
     call = ToolCall("call_0", helper.name, json.dumps(arguments, ensure_ascii=False), helper.namespace)
     return Message("assistant", tool_calls=(call,))
+
+
+@dataclass(frozen=True, slots=True)
+class StepTeacher:
+    """Plays a task of several steps: each is answered by the teacher of its number."""
+
+    by_step: Sequence[Answerer]
+    renderer = None
+    context_length = None
+    grafts = False
+
+    async def answer(
+        self, session: Session, request: Request, prompt_ids: TokenIds | None
+    ) -> tuple[Answer, Sample | None]:
+        """What the teacher of the session's step says."""
+        return await self.by_step[session.step].answer(session, request, prompt_ids)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from appliance.harness import Harness
 from appliance.proxy import Answerer
 from appliance.sections import ColdstartSection
 from appliance.tasks import Task
-from appliance.teacher import ScriptedTeacher, SpokenTeacher, Upstream, UpstreamTeacher
+from appliance.teacher import ScriptedTeacher, SpokenTeacher, StepTeacher, Upstream, UpstreamTeacher
 
 KEY_VARIABLE = "CORRAL_TEACHER_KEY"
 SCRIPTED = "scripted"
@@ -37,11 +37,18 @@ async def teachers(settings: ColdstartSection) -> AsyncIterator[Choose]:
 
 
 def scripted(task: Task, harness: Harness) -> Answerer:
-    """The teacher that plays the task's solution/teacher.json through the harness's shell tool, or in its words."""
-    if not task.teacher:
+    """The teacher that plays each step's solution/teacher.json through the harness's shell tool, or in its words."""
+    teachers = [_of_commands(step.teacher, harness) for step in task.in_order if step.teacher]
+    if len(teachers) < len(task.in_order):
+        missing = next(step for step in task.in_order if not step.teacher)
         raise PackError(
-            f"{task.path}/solution/teacher.json: missing", "write its commands, or set coldstart.teacher to a URL"
+            f"{missing.tests.parent}/solution/teacher.json: missing",
+            "write its commands, or set coldstart.teacher to a URL",
         )
+    return StepTeacher(teachers) if task.steps else teachers[0]
+
+
+def _of_commands(commands: tuple[str, ...], harness: Harness) -> Answerer:
     if harness.command_text:
-        return SpokenTeacher(task.teacher, harness.command_text, harness.final_text)
-    return ScriptedTeacher(task.teacher, final_command=harness.final_command, helper=harness.helper)
+        return SpokenTeacher(commands, harness.command_text, harness.final_text)
+    return ScriptedTeacher(commands, final_command=harness.final_command, helper=harness.helper)

@@ -278,6 +278,11 @@ class Call:
         found = json.loads(self.lineage) if self.lineage else {}
         return CallKind(found.get("kind", CallKind.MAIN))
 
+    @property
+    def step(self) -> int:
+        """The step of its task that it was made in, from 0; tasks without steps have one."""
+        return int(json.loads(self.lineage).get("step", 0)) if '"step"' in self.lineage else 0
+
 
 # ------------------------------------------------------------------ rollouts and tasks
 

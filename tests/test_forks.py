@@ -68,6 +68,12 @@ class Place:
     rollout: int
     decode: Callable[[TokenIds], str]
     engine: LinesEngine
+    proxy: Proxy
+
+    async def begin_step(self, number: int) -> None:
+        """The task's next step, as `rollout` begins it."""
+        await self.proxy.close(f"tok{self.rollout}")
+        self.proxy.open(self.rollout, f"tok{self.rollout}", step=number)
 
     async def ask(
         self, *messages: dict[str, Any], tools: Any = (BASH,), client: str = "agent/1", **more: Any
@@ -108,7 +114,7 @@ async def recording(
         proxy.open(rollout.id, f"tok{rollout.id}")
         url = f"http://127.0.0.1:{proxy.port}"
         async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=30, verify=False) as client:
-            yield Place(client, store, rollout.id, shown.decode, engine)
+            yield Place(client, store, rollout.id, shown.decode, engine, proxy)
     store.close()
 
 
@@ -343,6 +349,37 @@ async def test_a_program_that_inherits_the_endpoint_is_a_stray_root(tmp_path: Pa
         assert the_only(at.forks()).cause is Cause.STRAY
         (reason,) = at.found()[1].left_out.items()
         assert reason[0] == 1 and reason[1].startswith("a stray root")
+
+
+async def test_each_step_of_a_task_is_a_conversation_of_its_own(tmp_path: Path) -> None:
+    """Whatever client or session it comes from, and also where it is told in the very words of the step before."""
+    lines = (CALL_LS, f"done{END}", CALL_LS.replace("ls -a", "ls"), f"well done{END}", f"third{END}")
+    async with recording(tmp_path, *lines) as at:
+        first = await at.ask(SYSTEM, USER)
+        await at.ask(SYSTEM, USER, first, result(first, "a b"))
+        await at.begin_step(1)
+        second = await at.ask(SYSTEM, USER, client="other/2")
+        assert second["tool_calls"][0]["function"]["arguments"] == '{"command": "ls"}', "not what was recorded before"
+        await at.ask(SYSTEM, USER, second, result(second, "a b"), client="other/2")
+        await at.begin_step(2)
+        await at.ask(SYSTEM, {"role": "user", "content": "and now count them"}, client="third/3")
+        calls, found = at.found()
+        assert [(c.call.sequence, c.call.step) for c in calls] == [(0, 0), (1, 0), (2, 1), (3, 1), (4, 2)]
+        assert at.branches() == [Branch.CONTINUATION] * 5 and found.left_out == {}
+        assert [(f.cause, f.call, f.detail) for f in at.forks()] == [
+            (Cause.STEP, 2, "step 2 of the task begins"), (Cause.STEP, 4, "step 3 of the task begins"),
+        ]  # fmt: skip
+
+
+async def test_what_earlier_steps_did_counts_for_the_rollouts_limits(tmp_path: Path) -> None:
+    async with recording(tmp_path, CALL_LS, f"done{END}", f"more{END}") as at:
+        await at.ask(SYSTEM, USER)
+        sampled = at.store.calls(at.rollout)[0].sample
+        assert sampled is not None
+        await at.begin_step(1)
+        (session,) = at.proxy._sessions.values()
+        assert (session.num_taken, session.num_sampled_tokens) == (1, len(sampled.sampled_ids))
+        assert session.settled.num_calls == 0, "a step whose harness never calls the model is told"
 
 
 async def test_a_difference_that_nothing_explains_is_shown_whole(tmp_path: Path) -> None:

@@ -31,9 +31,7 @@ def test_harbors_flat_numbers_are_parts_too(tmp_path: Path) -> None:
     assert read_reward(tmp_path) == Reward(1.0, {"style": 0.25})
 
 
-@pytest.mark.parametrize(
-    ("text", "value"), [("1", 1.0), ("0.25\n", 0.25), (" .5 ", 0.5), ("5e-1", 0.5), ("0", 0.0)]
-)
+@pytest.mark.parametrize(("text", "value"), [("1", 1.0), ("0.25\n", 0.25), (" .5 ", 0.5), ("5e-1", 0.5), ("0", 0.0)])
 def test_a_text_reward_is_one_number(tmp_path: Path, text: str, value: float) -> None:
     (tmp_path / "reward.txt").write_text(text)
     assert read_reward(tmp_path) == Reward(value)
@@ -130,9 +128,7 @@ def test_json_that_is_no_reward_is_bad(tmp_path: Path, text: str) -> None:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
 @given(data=st.binary(max_size=200), name=st.sampled_from(["reward.json", "reward.txt"]))
-def test_any_bytes_give_a_reward_in_the_unit_interval_or_bad_reward(
-    tmp_path: Path, data: bytes, name: str
-) -> None:
+def test_any_bytes_give_a_reward_in_the_unit_interval_or_bad_reward(tmp_path: Path, data: bytes, name: str) -> None:
     for old in tmp_path.iterdir():
         old.unlink()
     (tmp_path / name).write_bytes(data)

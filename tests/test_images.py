@@ -55,7 +55,7 @@ def test_the_hosts_registry_settings_are_lent_and_files_keep_their_paths(
         source = next(o for o in options if o.endswith(":/run/host/env:ro")).removeprefix("--volume=").split(":")[0]
         text = Path(source).read_text()
         read = subprocess.run(
-            ["sh", "-c", f". {source}; printf %s \"$NPM_CONFIG_REGISTRY\""], capture_output=True, text=True, check=True
+            ["sh", "-c", f'. {source}; printf %s "$NPM_CONFIG_REGISTRY"'], capture_output=True, text=True, check=True
         )
     assert read.stdout == "https://mirror.example/ 'quoted'"
     assert "MY_SECRET" not in text

@@ -281,7 +281,7 @@ def test_a_harbor_folder_keeps_names_limits_and_what_its_dockerfile_places(tmp_p
     assert placed == ["data/a_txt", "main.py"]
     notes = " · ".join(report.imported["hello-world"])
     for said in (
-        "healthcheck is not run",
+        "healthcheck is run before the agent",
         "agent.{user} is not used",
         "environment.{cpus}",
         "not python:3.12",
@@ -343,7 +343,7 @@ def test_a_harbor_dockerfile_is_kept_to_be_built_when_asked_for(
     [
         ('[environment]\nnetwork_mode = "full"\n', {}, "network_mode is 'full'"),
         ("[environment]\nallow_internet = true\n", {}, "allow_internet is true"),
-        ('[[steps]]\nname = "01"\n', {}, "several steps"),
+        ('[[steps]]\nname = "01"\n', {}, "steps/01 is missing"),
         ('[[environment.mcp_servers]]\nname = "x"\n', {}, "mcp_servers[0].url: missing"),
         ("", {"environment__docker-compose.yaml": "services: {}"}, "starts further services"),
         ('[environment]\ndocker_image = "org/x:1"\n', {}, "fetched from a registry"),
@@ -395,7 +395,7 @@ def test_every_way_to_copy_files_places_them_or_is_noted(tmp_path: Path, copy: s
 
 def test_a_newer_schema_is_noted(tmp_path: Path) -> None:
     file = a_harbor_folder(tmp_path / "h", "t") / "task.toml"
-    file.write_text(file.read_text().replace("1.4", "1.5") + "[solution]\nenv = {A = \"b\"}\n")
+    file.write_text(file.read_text().replace("1.4", "1.5") + '[solution]\nenv = {A = "b"}\n')
     notes = import_pack(tmp_path / "h", tmp_path / "pack").imported["t"]
     assert "schema_version 1.5 is not known here: it was read as 1.4" in notes and "solution.{env} is not used" in notes
 

@@ -132,9 +132,7 @@ def test_no_word_of_the_pool_is_part_of_another() -> None:
 
 
 def test_no_word_of_the_pool_is_a_word_of_an_instruction_or_a_command() -> None:
-    fixed = (
-        "find the value of in files under and write it to answer txt set conf rename every file so that ends"
-    )
+    fixed = "find the value of in files under and write it to answer txt set conf rename every file so that ends"
     fixed += " count lines log contain number followed by move contains remove sed grep mkdir echo cat for done mv rm"
     fixed += " alphabetical order last different line once paths delete without sort tail unique truncate cp ls"
     assert not set(WORDS) & set(fixed.split())
@@ -219,9 +217,7 @@ def assert_null_oracle_and_teacher(tmp_path: Path, task: Task) -> None:
 
 
 @pytest.mark.parametrize("name", ONE_PER_FAMILY)
-def test_one_task_a_family_gives_nothing_for_nothing_and_all_for_the_solution(
-    tmp_path: Path, name: str
-) -> None:
+def test_one_task_a_family_gives_nothing_for_nothing_and_all_for_the_solution(tmp_path: Path, name: str) -> None:
     assert_null_oracle_and_teacher(tmp_path, PACK.task(name))
 
 
@@ -331,9 +327,7 @@ def test_removing_everything_earns_nothing_and_one_file_its_share(tmp_path: Path
         ("exclude-held-00", "grep -v xyz {source} > {target}; rm {source}", 0.15),
     ],
 )
-def test_partial_credit_for_a_file_written_from_another(
-    tmp_path: Path, name: str, command: str, reward: float
-) -> None:
+def test_partial_credit_for_a_file_written_from_another(tmp_path: Path, name: str, command: str, reward: float) -> None:
     work = bench(tmp_path, name)
     *_, source, _, target = work.task.teacher[0].split()
     work.run(command.format(source=source, target=target))

@@ -240,7 +240,7 @@ async def test_what_an_agent_leaves_for_its_grader_neither_shows_the_tests_nor_s
 @pytest.mark.anyio
 async def test_a_forged_token_opens_nothing(bench: Bench) -> None:
     forge = (
-        "python3 -c \"import urllib.request, urllib.error\n"
+        'python3 -c "import urllib.request, urllib.error\n'
         "try: urllib.request.urlopen('http://127.0.0.1:8123/s/AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA/v1/models')\n"
         "except urllib.error.HTTPError as e: open('out.txt', 'w').write(str(e.code))\""
     )

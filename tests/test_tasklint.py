@@ -13,9 +13,10 @@ from appliance.cli import main
 from appliance.config import home, podman_home
 from appliance.errors import SandboxError
 from appliance.images import remove_image
+from appliance.lintfindings import Findings, Graded, note_difference, report
 from appliance.podmanconf import podman_environment
 from appliance.taskimages import task_images
-from appliance.tasklint import Findings, Graded, _note_difference, findings_of, report
+from appliance.tasklint import findings_of
 from appliance.tasks import Task, load_pack
 from appliance.workdiff import answer_of, lay_over
 
@@ -88,7 +89,7 @@ def test_a_grader_that_is_sometimes_too_late_is_slow_and_one_that_changes_its_mi
         ([Graded(1.0, "", 1.0)] * 3, {}),
     ):
         found = Findings("t")
-        _note_difference(found, "the workspace", graded)
+        note_difference(found, "the workspace", graded)
         assert found.problems == problems
 
 

@@ -188,9 +188,7 @@ def test_a_task_may_have_a_dockerfile_instead_of_files(tmp_path: Path) -> None:
         ('schema_version = "1.1"', '[task]\nname = "a b"', "key task.name: 'a b'", "letters"),
     ],
 )
-def test_a_wrong_key_is_named_with_its_remedy(
-    tmp_path: Path, old: str, new: str, message: str, remedy: str
-) -> None:
+def test_a_wrong_key_is_named_with_its_remedy(tmp_path: Path, old: str, new: str, message: str, remedy: str) -> None:
     toml = TASK_TOML.replace(old, new)
     if new.startswith("agent = 1"):
         toml = toml.replace("[agent]", "[y]")

@@ -129,7 +129,8 @@ def _show_task(arguments: argparse.Namespace) -> None:
         "split": task.split,
         "instruction": task.instruction,
         "files": files,
-        "has_solution": task.solution is not None,
+        "has_solution": task.has_solution,
+        "steps": [step.name for step in task.steps],
         "agent_timeout_s": task.agent_timeout_s,
         "verifier_timeout_s": task.verifier_timeout_s,
         "path": str(task.path),
@@ -137,7 +138,7 @@ def _show_task(arguments: argparse.Namespace) -> None:
     listed = "\n".join(f"  {size:>8}  {name}" for name, size in files.items()) or "  (empty)"
     text = (
         f"{task.name} · family {task.family} · {task.split} · agent {task.agent_timeout_s:g} s, grader "
-        f"{task.verifier_timeout_s:g} s · oracle {'yes' if task.solution else 'no'}\n\n{task.instruction}\n\n"
+        f"{task.verifier_timeout_s:g} s · oracle {'yes' if task.has_solution else 'no'}\n\n{task.instruction}\n\n"
         f"workspace ({task.path}):\n{listed}"
     )
     show(arguments, found, text)
@@ -182,7 +183,8 @@ def _probe(arguments: argparse.Namespace, pack: Any) -> dict[str, Any]:
     import anyio
 
     from appliance.images import base_ref
-    from appliance.tasklint import Findings, lint_pack, report
+    from appliance.lintfindings import Findings, report
+    from appliance.tasklint import lint_pack
 
     started = time.monotonic()
 

@@ -1,6 +1,6 @@
 """How long commands take to start: ratios to starting Python itself, best of several. Prints one JSON object.
 
-    python tests/bench/bench_start.py
+python tests/bench/bench_start.py
 """
 
 from __future__ import annotations

@@ -37,6 +37,7 @@ def calls(store: Store, rollout_id: int) -> list[dict[str, Any]]:
                 "sampled_tokens": len(call.sample.sampled_ids) if call.sample else None,
                 "logprob": float(call.sample.logprobs.sum()) if call.sample else None,
                 "seconds": round(call.ended_at - call.started_at, 3),
+                "task_step": call.step,
                 "conversation": conversation,
             }
         )
@@ -61,7 +62,7 @@ def one_call(store: Store, call_id: int) -> tuple[Call, Any]:
 def calls_text(found: Sequence[dict[str, Any]]) -> str:
     """Calls for a terminal; each shows only the messages that are new in it."""
     lines: list[str] = []
-    shown = 0
+    before: list[Any] = []
     for call in found:
         tokens = (
             f"{call['prompt_tokens']} + {call['sampled_tokens']} tokens"
@@ -73,10 +74,16 @@ def calls_text(found: Sequence[dict[str, Any]]) -> str:
             lines.append("   (the bodies were pruned: `corral db prune`)")
             continue
         messages = call["conversation"]["messages"]
-        lines += [_message(m) for m in messages[shown:]]
+        lines += [_message(m) for m in messages[_first_new(before, messages) :]]
         lines.append(_message(call["conversation"]["answer"]))
-        shown = len(messages) + 1
+        before = messages
     return "\n".join(lines)
+
+
+def _first_new(before: Sequence[Any], messages: Sequence[Any]) -> int:
+    """Where the news begin after a call that held `before`: past the answer to it, or where another story begins."""
+    alike = next((n for n, (a, b) in enumerate(zip(before, messages, strict=False)) if a != b), len(before))
+    return alike + 1 if alike == len(before) > 0 else alike
 
 
 def _branch(call: dict[str, Any]) -> str:

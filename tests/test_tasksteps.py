@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from test_packimport import a_harbor_folder
@@ -18,6 +19,7 @@ from appliance.podmanconf import HostTraits
 from appliance.tasks import Task, load_pack
 from appliance.tasksteps import HealthCheck, Strategy, TaskStep, combined, not_prepared
 from appliance.teaching import scripted
+from appliance.transcript import calls_text
 from appliance.types import Reward
 from appliance.workshop import Workshop
 
@@ -167,6 +169,28 @@ def test_failures_in_the_start_period_do_not_count(tmp_path: Path) -> None:
     step = TaskStep("s", "x", Path("t"), None, 1.0, 1.0, checks=(slow,))
     assert prepared(step, tmp_path).stdout == "hello there\n"
     assert (tmp_path / "tries").read_text() == "\n" * 5
+
+
+def test_each_call_shows_what_is_new_in_it_also_where_another_conversation_begins() -> None:
+    said = [("system", "s"), ("user", "one"), ("assistant", "a0"), ("tool", "t"), ("assistant", "a1")]
+    stories = [said[:2], said[:4], [said[0], ("user", "two")]]
+    calls: list[dict[str, Any]] = [
+        {
+            "sequence": n, "wire": "chat", "prompt_tokens": None, "seconds": 0, "branch": "continuation",
+            "left_out": "",
+            "conversation": {
+                "messages": [{"role": role, "content": text} for role, text in story],
+                "answer": {"role": "assistant", "content": f"a{n}"},
+            },
+        }
+        for n, story in enumerate(stories)
+    ]  # fmt: skip
+    shown = [line.split()[:2] for line in calls_text(calls).splitlines()]
+    assert shown == [
+        ["──", "call"], ["system", '"s"'], ["user", '"one"'], ["assistant", '"a0"'],
+        ["──", "call"], ["tool", '"t"'], ["assistant", '"a1"'],
+        ["──", "call"], ["user", '"two"'], ["assistant", '"a2"'],
+    ]  # fmt: skip
 
 
 # ------------------------------------------------------------------ what is handed on

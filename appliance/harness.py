@@ -10,6 +10,7 @@ format it speaks. No code here or anywhere knows a harness by name; adding one a
     [launch]  argv, env          the command, run in /workspace with HOME=/home/agent and no input
     [files]   path = text        written under HOME before each start
     [limits]  memory_mb, pids    what one sandbox of it needs; may_nest = true where it sandboxes its own commands
+    [mcp]     file, key, …       how it is told of a task's MCP servers (`mcpconfig.py`); else it takes no such task
     [teacher] final_command        what the scripted teacher runs last, where the harness ends only by a command
               command_text         what it says to run `{command}` (JSON-quoted `{command_json}`) without a tool
               final_text           what it says at the end of such a conversation
@@ -25,12 +26,15 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path, PurePosixPath
 from typing import NoReturn, TypeAlias
 
 from appliance.errors import HarnessFileError
+from appliance.mcp import McpServer, Transport
+from appliance.mcpconfig import Registration
 
 WIRES = ("chat", "responses", "messages", "gemini")
 WORDS = ("prompt", "base_url", "token", "model", "max_tokens")
@@ -43,15 +47,16 @@ Table: TypeAlias = dict[str, object]  # one TOML table before it is checked
 
 KEYS: dict[str, dict[str, type]] = {
     "": {"name": str, "version": str, "wire": str, "image": dict, "launch": dict, "files": dict, "limits": dict,
-         "teacher": dict, "quirks": dict},
+         "mcp": dict, "teacher": dict, "quirks": dict},
     "image": {"check": list, "layer": str, "same_as": str, "terms": str},
     "launch": {"argv": list, "env": dict},
     "limits": {"memory_mb": int, "pids": int, "may_nest": bool},
+    "mcp": {"file": str, "key": str, "stdio": dict, "sse": dict, "streamable-http": dict, "arguments": list},
     "teacher": {"final_command": str, "command_text": str, "final_text": str, "helper": str},
 }  # fmt: skip
 OPTIONAL = {
     "files", "teacher", "final_command", "command_text", "final_text", "helper", "quirks", "check", "layer", "same_as",
-    "terms", "may_nest",
+    "terms", "may_nest", "mcp", "stdio", "sse", "streamable-http", "arguments",
 }  # fmt: skip
 
 
@@ -89,6 +94,7 @@ class Harness:
     image: str = ""
     terms: str = ""
     may_nest: bool = False
+    mcp: Registration | None = None
 
     @classmethod
     def from_file(cls, path: Path) -> Harness:
@@ -100,21 +106,51 @@ class Harness:
             raise HarnessFileError(f"{path}: cannot be read: {error}", "correct the file") from error
         return _Reader(path).harness(table)
 
-    def launch(self, prompt: str, base_url: str, token: str, model: str, max_tokens: int) -> Launch:
-        """Fill in the placeholders for one rollout.
+    def launch(
+        self, prompt: str, base_url: str, token: str, model: str, max_tokens: int, servers: Sequence[McpServer] = ()
+    ) -> Launch:
+        """Fill in the placeholders for one rollout, and tell the harness of the task's MCP servers.
 
-        Raises ValueError for a base_url, token or model that cannot stand unquoted in a file or URL.
+        Raises ValueError for a base_url, token or model that cannot stand unquoted in a file or URL, HarnessFileError
+        where the harness cannot be told of these servers.
         """
         values = {"base_url": base_url, "token": token, "model": model, "max_tokens": str(max_tokens)}
         for word, value in values.items():
             if not PLAIN_VALUE.fullmatch(value):
                 raise ValueError(f"harness {self.name}: {word} {value!r} holds a character that is not allowed there")
         values["prompt"] = prompt
+        files = {key: _fill(text, values) for key, text in self.files.items()}
+        argv = self.argv
+        if servers:
+            files, argv = self._registered(files, servers)
         return Launch(
-            argv=tuple(_fill(text, values) for text in self.argv),
+            argv=tuple(_fill(text, values) for text in argv),
             env={key: _fill(text, values) for key, text in self.env.items()},
-            files={key: _fill(text, values) for key, text in self.files.items()},
+            files=files,
         )
+
+    def why_not(self, servers: Sequence[McpServer]) -> str:
+        """Why the harness cannot be told of these MCP servers; '' when it can."""
+        if not servers or (self.mcp is not None and not self.mcp.lacks(servers)):
+            return ""
+        if self.mcp is None:
+            return "its file has no [mcp] table"
+        return "; ".join(f"its file has no mcp.{s.transport}, which {s.name} is" for s in self.mcp.lacks(servers))
+
+    def _registered(
+        self, files: dict[str, str], servers: Sequence[McpServer]
+    ) -> tuple[dict[str, str], tuple[str, ...]]:
+        """Files with the servers in them, and the command that has them read."""
+        why = self.why_not(servers)
+        try:
+            if self.mcp is None or why:
+                raise ValueError(why)
+            return self.mcp.registered(files, servers), (*self.argv, *self.mcp.arguments)
+        except ValueError as error:
+            names = ", ".join(server.name for server in servers)
+            raise HarnessFileError(
+                f"harness {self.name} cannot be told of the MCP server {names}: {error}", "see [mcp] in its file"
+            ) from error
 
 
 def load_harnesses(folder: Path) -> dict[str, Harness]:
@@ -144,8 +180,8 @@ class _Reader:
 
     def harness(self, table: Table) -> Harness:
         self.check_keys("", table)
-        tables = {name: self.table(table, name) for name in ("image", "launch", "limits", "files", "teacher", "quirks")}
-        for name in ("image", "launch", "limits", "teacher"):
+        tables = {name: self.table(table, name) for name in KEYS[""] if KEYS[""][name] is dict}
+        for name in ("image", "launch", "limits", "teacher", *(["mcp"] if "mcp" in table else [])):
             self.check_keys(name, tables[name])
         image, teacher = tables["image"], tables["teacher"]
         name = self.text(table, "name", NAME)
@@ -169,11 +205,18 @@ class _Reader:
             image=program.image,
             terms=program.terms,
             may_nest=bool(tables["limits"].get("may_nest", False)),
+            mcp=self.registration(tables["mcp"]) if "mcp" in table else None,
         )
         self.check_meaning(harness)
         if harness.version != (program.version or harness.version):
             self.fail("version", f"is not that of {program.image}, {program.version}", "make the two equal")
         return harness
+
+    def registration(self, mcp: Table) -> Registration:
+        """How the harness is told of MCP servers."""
+        entries = {transport: self.table(mcp, transport) for transport in Transport if transport in mcp}
+        arguments = self.texts(mcp, "mcp.arguments") if "arguments" in mcp else ()
+        return Registration(self.text(mcp, "mcp.file"), self.text(mcp, "mcp.key"), entries, arguments)
 
     def program(self, image: Table, name: str) -> _Program:
         """What the image holds: this file's own, or that of the file named by `same_as`."""
@@ -211,6 +254,11 @@ class _Reader:
                 self.fail(f"files.{path}", "is not a plain path under HOME", "write it as .folder/file")
             if "{prompt}" in text:
                 self.fail(f"files.{path}", "uses {prompt}", "pass the prompt in launch.argv")
+        if harness.mcp is not None:
+            try:
+                harness.mcp.check({path: PLACEHOLDER.sub("1", text) for path, text in harness.files.items()})
+            except ValueError as error:
+                self.fail("mcp", str(error), "see docs/harnesses.md")
 
     def check_keys(self, name: str, table: Table) -> None:
         known = KEYS[name]

@@ -33,8 +33,8 @@ from appliance.lossinputs import recovered
 from appliance.memory import peak_bytes
 from appliance.podmanconf import PodmanPlaces
 from appliance.pool import Host, Pool
+from appliance.proxy import Answerer, Proxy
 from appliance.proxy import Limits as ProxyLimits
-from appliance.proxy import Proxy
 from appliance.rollout import Place, make_rollout
 from appliance.sandbox import Outcome, Podman
 from appliance.scripted import ScriptedPolicy, byte_renderer
@@ -138,8 +138,14 @@ class _Bench:
     proxy: Proxy
     index: int = 0
 
-    async def make(self, harness: Harness, task: Task | None = None, own: TaskImages | None = None) -> Trial:
-        """One rollout of `harness` on the task of checks, or on another with its own images."""
+    async def make(
+        self,
+        harness: Harness,
+        task: Task | None = None,
+        own: TaskImages | None = None,
+        teacher: Answerer | None = None,
+    ) -> Trial:
+        """One rollout of `harness` on the task of checks, or on another with its own images and teacher."""
         task = task or Task.from_dir(TASK)
         (planned,) = self.store.plan([RolloutPlan(RUN_ID, Purpose.SINGLE, 0, harness.name, task.name, self.index)])
         self.index += 1
@@ -148,7 +154,7 @@ class _Bench:
             proxy=self.proxy, harnesses={harness.name: harness}, images={harness.name: image_ref(harness)},
             grader_image=base_ref(), own_images={task.name: own} if own else {},
         )  # fmt: skip
-        policy = ScriptedPolicy(scripted(task, harness))
+        policy = ScriptedPolicy(teacher or scripted(task, harness))
         self.podman.seen.clear()
         await make_rollout(place, planned, task, policy, 0)
         (ended,) = [r for r in self.store.rollouts(RUN_ID) if r.id == planned.id]

@@ -156,8 +156,9 @@ async def _one_step(work: _Work, carried: Carried, is_followed: bool) -> _Done:
     place, rollout = attempt.place, attempt.rollout
     token = secrets.token_urlsafe(24)
     launch = attempt.harness.launch(
-        step.instruction, f"{PROXY_ADDRESS}/s/{token}", token, MODEL_NAME, place.config.rollout.max_tokens
-    )
+        step.instruction, f"{PROXY_ADDRESS}/s/{token}", token, MODEL_NAME, place.config.rollout.max_tokens,
+        attempt.task.mcp_servers,
+    )  # fmt: skip
     await _lay_out(work, carried, launch.files)
     started = time.monotonic()
     session = place.proxy.open(rollout.id, token, attempt.answerer, work.number)

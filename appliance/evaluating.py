@@ -17,6 +17,7 @@ from typing import Any
 from appliance.atomic import new_file
 from appliance.config import RunConfig, from_record, resolve
 from appliance.errors import ApplianceError
+from appliance.fit import check_fit, chosen_harnesses
 from appliance.intervals import Estimate, mean_reward, paired_gain, pass_at_1, pass_at_k, pass_hat_k
 from appliance.record import reading, writing
 from appliance.report import outcomes
@@ -84,7 +85,11 @@ def _configs(home: Path, policy: Policy, asked: Asked) -> list[tuple[Pack, RunCo
     """(pack, configuration of the run with what was asked for laid over it), one a pack."""
     with reading(home) as store:
         config = from_record(store.run(policy.run).config)
-    return [_laid_over(config, asked, name) for name in asked.packs or (config.tasks.pack,)]
+    found = [_laid_over(config, asked, name) for name in asked.packs or (config.tasks.pack,)]
+    for pack, changed in found:
+        names = held_out(pack, changed)
+        check_fit((t for t in pack.tasks if t.name in names), chosen_harnesses(changed, home).values())
+    return found
 
 
 def _laid_over(config: RunConfig, asked: Asked, pack_name: str) -> tuple[Pack, RunConfig]:

@@ -16,12 +16,13 @@ from appliance.atomic import private_folder
 from appliance.config import RunConfig, resolve
 from appliance.errors import ApplianceError, ConfigError, first_of
 from appliance.export.entering import bring_in, read
+from appliance.fit import check_fit, chosen_harnesses
 from appliance.lock import supervisor_of
 from appliance.record import code_version, reading, writing
 from appliance.retention import apply_rule
 from appliance.room import check_room
 from appliance.store import Store
-from appliance.supervisor import Supervisor, chosen_harnesses
+from appliance.supervisor import Supervisor
 from appliance.tasks import load_pack
 from appliance.transcript import calls, calls_text
 from appliance.types import Purpose, RolloutPlan, RunState
@@ -37,8 +38,8 @@ Emit = Callable[[dict[str, Any]], None]
 
 def create(home: Path, config: RunConfig) -> str:
     """Adds a run to the record and returns its id; the pack and harnesses are checked first."""
-    load_pack(config.pack_path, config.tasks.families)
-    chosen_harnesses(config, home)
+    pack = load_pack(config.pack_path, config.tasks.families)
+    check_fit(pack.tasks, chosen_harnesses(config, home).values())
     config = _absolute(config)
     imports = [Path(file).resolve() for file in config.coldstart.imports]
     for file in imports:

@@ -22,6 +22,7 @@ from anyio.abc import TaskGroup
 from appliance import leftovers, schedule, workshop
 from appliance.config import RunConfig, from_record, podman_home
 from appliance.errors import ApplianceError, CorralError, StoreError, first_of
+from appliance.fit import check_fit, chosen_harnesses
 from appliance.harness import Harness
 from appliance.hosts import check_images, open_hosts, reconcile, reconciling
 from appliance.judge import EngineVoice, Judge, judging
@@ -33,7 +34,6 @@ from appliance.proxy import Proxy
 from appliance.reloading import InForce, reloading
 from appliance.rollout import Place, make_rollout
 from appliance.sampler import Sampler
-from appliance.shelf import Shelf
 from appliance.steering import Steering
 from appliance.store import Run, Store
 from appliance.taskimages import built_images, names_of
@@ -136,6 +136,7 @@ class Supervisor:
         self._check_splits()
         self.store.note_tasks(self.pack.name, [(t.name, t.family, t.split, t.instruction) for t in self.pack.tasks])
         harnesses = chosen_harnesses(self.config, self.home)
+        check_fit(self.pack.tasks, harnesses.values())
         async with AsyncExitStack() as stack:
             place = await self._open_place(stack, harnesses)
             if not self.store.versions(self.run.id):
@@ -159,6 +160,7 @@ class Supervisor:
                 raise ApplianceError(
                     f"run {self.run.id} does not use {plan.harness!r}", f"it uses {', '.join(harnesses)}"
                 )
+            check_fit([task], [harnesses[plan.harness]])
             (rollout,) = self.store.plan([plan])
             async with AsyncExitStack() as stack:
                 place = await self._open_place(stack, harnesses)
@@ -383,15 +385,6 @@ def proxy_limits(config: RunConfig) -> ProxyLimits:
     """What one rollout may ask of the proxy."""
     calls = config.rollout.max_calls
     return ProxyLimits(max_calls=calls, max_sampled_tokens=calls * config.rollout.max_tokens)
-
-
-def chosen_harnesses(config: RunConfig, home: Path) -> dict[str, Harness]:
-    """The harness files that the run names, of those at hand in this home."""
-    shelf = Shelf.of(home)
-    for name in config.harnesses:
-        if name not in shelf.harnesses and not any(path.stem == name for path in shelf.problems):
-            raise ApplianceError(f"harnesses: there is no harness {name!r}", f"known: {', '.join(shelf.harnesses)}")
-    return {name: shelf.get(name) for name in config.harnesses}
 
 
 def owner_of(home: Path) -> str:

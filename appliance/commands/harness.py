@@ -77,14 +77,14 @@ def _list(arguments: argparse.Namespace) -> None:
         {
             "name": name, "version": harness.version, "wire": harness.wire, "file": str(shelf.paths[name]),
             "image": image_ref(harness), "built": image_exists(environment, image_ref(harness)),
-            "terms": harness.terms,
+            "terms": harness.terms, "mcp": [*harness.mcp.entries] if harness.mcp else [],
         }
         for name, harness in shelf.harnesses.items()
     ]  # fmt: skip
     broken = [{"file": str(path), "error": e.message, "remedy": e.remedy} for path, e in shelf.problems.items()]
     lines = [
         f"{'✓' if r['built'] else '·'} {r['name']:<18} {r['version']:<10} {r['wire']:<10}"
-        f"{'' if r['built'] else ' corral harness build ' + str(r['name'])}"
+        f" {'MCP' if r['mcp'] else '':<3}{'' if r['built'] else ' corral harness build ' + str(r['name'])}"
         for r in rows
     ]
     lines += [f"✗ {b['error']}\n  remedy: {b['remedy']}" for b in broken]
@@ -102,6 +102,7 @@ def _show(arguments: argparse.Namespace) -> None:
         "file": str(shelf.paths[harness.name]), "image": image_ref(harness), "terms": harness.terms,
         "memory_mb": harness.memory_bytes // 1_000_000, "pids": harness.pids, "argv": list(harness.argv),
         "env": harness.env, "files": harness.files, "layer": harness.layer, "quirks": harness.quirks,
+        "mcp": [*harness.mcp.entries] if harness.mcp else [],
     }  # fmt: skip
     lines = [f"{key:<10} {value}" for key, value in found.items() if not isinstance(value, dict) and key != "layer"]
     lines += [f"{'env':<10} {key}={value}" for key, value in harness.env.items()]

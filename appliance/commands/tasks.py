@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -133,13 +134,15 @@ def _show_task(arguments: argparse.Namespace) -> None:
         "steps": [step.name for step in task.steps],
         "agent_timeout_s": task.agent_timeout_s,
         "verifier_timeout_s": task.verifier_timeout_s,
+        "mcp_servers": [asdict(server) for server in task.mcp_servers],
         "path": str(task.path),
     }
     listed = "\n".join(f"  {size:>8}  {name}" for name, size in files.items()) or "  (empty)"
+    servers = "".join(f"MCP server {s.name}: {s.url or ' '.join((s.command, *s.args))}\n" for s in task.mcp_servers)
     text = (
         f"{task.name} · family {task.family} · {task.split} · agent {task.agent_timeout_s:g} s, grader "
         f"{task.verifier_timeout_s:g} s · oracle {'yes' if task.has_solution else 'no'}\n\n{task.instruction}\n\n"
-        f"workspace ({task.path}):\n{listed}"
+        f"{servers}workspace ({task.path}):\n{listed}"
     )
     show(arguments, found, text)
 

@@ -31,6 +31,9 @@ from appliance.oom import describe_exit, kernel_kills
 PLUGIN = "corral_cpu_lora"
 """Name of the entry point of vllm_plugin in pyproject.toml."""
 
+NF4_PLUGIN = "bitsandbytes"
+"""Name of vllm-bnb-plugin's entry point: NF4 left vLLM itself in 0.28."""
+
 SERVE = "import runpy; runpy.run_module('vllm.entrypoints.openai.api_server', run_name='__main__')"
 """As `python -m`, but the spawned EngineCore then does not import the whole API server once more."""
 
@@ -62,6 +65,8 @@ class EngineSettings:
     kv_cache_gib: float = 0.5
     threads: int = 1
     dtype: str = "float32"
+    is_nf4: bool = False
+    """Whether vLLM itself quantises `model` to NF4 as it loads it; in bfloat16 only."""
     enforce_eager: bool = True
     max_lora_rank: int = 16
     startup_deadline_s: float = 180.0
@@ -101,6 +106,8 @@ def command(settings: EngineSettings, socket: Path) -> list[str]:
         # weights of the last slot, so it stays empty.
         "max-loras": NUM_LIVE_ADAPTERS + 1,
     }
+    if settings.is_nf4:
+        options |= {"quantization": "bitsandbytes", "load-format": "bitsandbytes"}
     flags = ["enable-lora", "enable-scale-out", "skip-tokenizer-init", "disable-fastapi-docs"]
     flags += ["disable-uvicorn-access-log"]
     flags += ["enforce-eager"] * settings.enforce_eager + ["enable-sleep-mode"] * settings.sleeps
@@ -113,7 +120,7 @@ def environment(settings: EngineSettings, folder: Path) -> dict[str, str]:
     switches = SWITCHES | {
         "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
         # Ours only: what else is installed must not change how the policy is sampled.
-        "VLLM_PLUGINS": PLUGIN,
+        "VLLM_PLUGINS": f"{PLUGIN},{NF4_PLUGIN}" if settings.is_nf4 else PLUGIN,
         # Else vLLM asks the routing table for its address, and gloo resolves the host's name.
         "VLLM_HOST_IP": "127.0.0.1",
         "GLOO_SOCKET_IFNAME": "lo",

@@ -231,12 +231,14 @@ def layer_token_bytes(shape: Shape, rank: int, number: int) -> int:
 def engine_parts(config: RunConfig, shape: Shape) -> list[Part]:
     """What one engine holds: the dequantised base, its adapters and its cache."""
     device = config.engine.resolved_device
-    number = 4 if device == "cpu" else 2
+    is_nf4 = config.engine.weights == "nf4"
+    number = 4 if device == "cpu" and not is_nf4 else 2
+    base = shape.linear_weights * (NF4_BYTES if is_nf4 else number) + shape.embedding_weights * number
     adapters = 3 * shape.adapter_weights(config.model.lora_rank) * number
     cache = int(config.engine.kv_cache_gib * 2**30)
     return [
         Part("engine", ENGINE_BYTES[device], "engine.replicas"),
-        Part("engine's base", (shape.linear_weights + shape.embedding_weights) * number, "model.path"),
+        Part("engine's base", int(base), "engine.weights"),
         Part("engine's adapters", adapters, "model.lora_rank"),
         Part("engine's cache", cache, "engine.kv_cache_gib"),
     ]

@@ -56,9 +56,10 @@ class Sampler:
     @classmethod
     @asynccontextmanager
     async def for_run(cls, home: Path, store: Store, run_id: str, config: RunConfig) -> AsyncIterator[Sampler]:
-        """Starts the engine on the run's served base (the dequantised NF4 base) and watches it until the end."""
+        """Starts the engine on the weights that `engine.weights` names and watches it until the end."""
         folder = home / "runs" / run_id
-        settings = engine_settings(config, folder / "model" / "served", folder / "engine.log")
+        served = "served" if config.engine.weights == "dequantised" else "base"
+        settings = engine_settings(config, folder / "model" / served, folder / "engine.log")
         renderer = renderer_of(settings.model, config.model.renderer)
 
         def say(line: str) -> None:
@@ -183,10 +184,12 @@ class Sampler:
 def engine_settings(config: RunConfig, model: Path, log: Path) -> EngineSettings:
     """What the engine is started with for this run."""
     engine = config.engine
+    is_nf4 = engine.weights == "nf4"
     return EngineSettings(
         model=model,
         log=log,
         max_model_len=engine.max_model_len,
+        is_nf4=is_nf4,
         max_num_seqs=max(16, config.rollout.parallel),
         kv_cache_gib=engine.kv_cache_gib,
         threads=engine.threads,
@@ -195,6 +198,6 @@ def engine_settings(config: RunConfig, model: Path, log: Path) -> EngineSettings
         call_deadline_s=engine.call_deadline_s,
         device=engine.resolved_device,
         sleeps=engine.sleep,
-        dtype="float32" if engine.resolved_device == "cpu" else "bfloat16",
+        dtype="float32" if engine.resolved_device == "cpu" and not is_nf4 else "bfloat16",
         seed=config.seed,
     )

@@ -65,6 +65,11 @@ class EngineSection(Section):
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: cuda where an NVIDIA GPU is found")
     max_model_len: Positive = Field(2048, description="tokens of context a call may use, answer included")
     replicas: Positive = Field(1, description="engines that share the calls; on GPUs each has its own")
+    weights: Literal["dequantised", "original", "nf4"] = Field(
+        "dequantised",
+        description="what the engine serves: the trainer's NF4 values, dequantised; the base as it was, whose gap to "
+        "the trainer is in every step's logprob difference; or NF4 itself (vLLM's bitsandbytes plugin, in bfloat16)",
+    )
     sleep: bool = Field(False, description="give the GPU to the trainer while a step is trained (vLLM's sleep mode)")
     kv_cache_gib: float = Field(1.0, gt=0, description="GiB of key/value cache")
     threads: Positive = Field(1, description="CPU threads of the sampler; harness processes need the other cores")

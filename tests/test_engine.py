@@ -17,11 +17,13 @@ import numpy as np
 import pytest
 from fake_vllm import FAKE
 
+from appliance.config import resolve
 from appliance.engine import Engine, EngineSettings
 from appliance.engine_child import Child, command, environment
 from appliance.engine_load import read_load
 from appliance.engine_pulse import Pulse
 from appliance.errors import EngineError, HostError, ModelError
+from appliance.sampler import engine_settings
 from appliance.types import StopReason
 
 pytestmark = pytest.mark.anyio
@@ -393,6 +395,35 @@ def tiny_adapter(model: Path, folder: Path) -> Path:
         base, LoraConfig(r=8, lora_alpha=16, target_modules="all-linear", init_lora_weights=False)
     ).save_pretrained(folder)
     return folder
+
+
+@pytest.mark.real
+async def test_each_kind_of_weights_is_as_far_from_the_trainer_as_it_has_to_be(tmp_path: Path) -> None:
+    """engine.weights: the gap |log π − log μ| of one sample, against the trainer's own NF4 policy and adapter."""
+    from appliance.train.bases import BaseSettings
+    from appliance.train.batch import Sequence, pack
+    from appliance.train.policy import PolicySettings, load_policy
+    from appliance.train.served import export_served
+
+    model = tiny_model(tmp_path / "base")
+    folder = tiny_adapter(model, tmp_path / "adapter")
+    export_served(model, BaseSettings("nf4"), tmp_path / "served")
+    policy = load_policy(model, PolicySettings(BaseSettings("nf4"), 8), folder)
+    prompt = [int(i) for i in np.random.default_rng(0).integers(0, 512, 150)]
+    gaps = {}
+    for weights in ("dequantised", "original", "nf4"):
+        config = resolve(None, {"engine.weights": weights, "engine.max_model_len": 512, "engine.kv_cache_gib": 0.25})
+        served = tmp_path / ("served" if weights == "dequantised" else "base")
+        settings = engine_settings(config, served, tmp_path / f"{weights}.log")
+        async with Engine(settings) as engine:
+            await engine.load_adapter(1, folder)
+            sample = await engine.sample(prompt, 20, 1.0, seed=2, policy_version=1)
+        ids = np.concatenate([sample.prompt_ids, sample.sampled_ids])
+        row = Sequence(ids, np.arange(len(ids)) >= len(prompt), np.zeros(len(ids), np.float32), 0.0, 0)
+        (packed,) = pack([row], 1 << 20)
+        gaps[weights] = float(np.abs(policy.logprobs(packed, 1.0).detach().numpy() - sample.logprobs).mean())
+    print(gaps)
+    assert gaps["dequantised"] < 1e-4 < gaps["nf4"] < 0.1 and gaps["nf4"] < gaps["original"]
 
 
 def reference_logprobs(

@@ -2,6 +2,7 @@
 
 The grader may write into the workspace it is given, so the next step begins from a copy made before. Nothing here
 follows a link that the agent left: what the host lays over the agent's files would be written wherever it points.
+What cannot be handed on because of what the agent left (endless folders, a full disk) is the rollout's failure.
 """
 
 from __future__ import annotations
@@ -9,10 +10,13 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from appliance.workshop import Workshop, remove
+from appliance.errors import HarnessError, SandboxError
+from appliance.workshop import Workshop, delete
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,31 +26,49 @@ class Carried:
     folder: Path
 
     def keep(self, workshop: Workshop) -> None:
-        """Copy both, whatever is in them; its agent's processes must be gone. OSError where the disk is full."""
+        """Copy both, whatever is in them; its agent's processes must be gone.
+
+        OSError where the host's disk is full, HarnessError `bad_workspace` for what nests too deep.
+        """
         self.remove()
         self.folder.mkdir(mode=0o700)
-        _copy(workshop.workspace, self.folder / "workspace")
-        _copy(workshop.home, self.folder / "home")
+        if not workshop.traits.is_root:  # what the agent closed is closed to us as well
+            closed = ["chmod", "-R", "u+rwX", "--", str(workshop.workspace), str(workshop.home)]
+            subprocess.run(closed, capture_output=True, check=False)
+        _copy(workshop.workspace, workshop.home, self.folder)
 
     def lay(self, workshop: Workshop) -> None:
         """Put both where the next step finds them; nothing before the first was kept."""
         if self.folder.is_dir():
-            _copy(self.folder / "workspace", workshop.workspace)
-            _copy(self.folder / "home", workshop.home)
+            _copy(self.folder / "workspace", self.folder / "home", workshop.workspace.parent)
 
     def remove(self) -> None:
         """Delete the copy, if there is one."""
         if self.folder.is_dir():
-            remove(self.folder)
+            delete(self.folder)
 
 
-def _copy(source: Path, target: Path) -> None:
-    """By `cp`, which takes pipes and trees of any depth, and never follows a link inside `source`."""
-    target.mkdir(exist_ok=True)
-    command = ["cp", "-a", "--", f"{source}/.", str(target)]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+def _copy(workspace: Path, home: Path, into: Path) -> None:
+    """By one `cp`, which takes pipes, keeps files that have names in both, and follows no link inside them."""
+    command = ["cp", "-a", "--", str(workspace), str(home), str(into)]
+    ended = subprocess.run(command, capture_output=True, check=False, env={**os.environ, "LC_ALL": "C"})
     if ended.returncode:
-        raise OSError((ended.stderr.strip().splitlines() or ["cp failed"])[-1])
+        said = ended.stderr.decode(errors="replace").strip()
+        if "File name too long" in said:
+            raise HarnessError("bad_workspace", "the workspace or HOME the harness left nests folders too deep")
+        raise OSError((said.splitlines() or ["cp failed"])[-1][-400:])
+
+
+@contextmanager
+def laying_out(workshop: Workshop) -> Iterator[None]:
+    """What does not fit in here beside what the agent left is the rollout's failure, and not the host's."""
+    try:
+        yield
+    except OSError as error:
+        if workshop.is_full():
+            what = "what earlier steps left and this one brings do not fit together (rollout.disk_mb, rollout.files)"
+            raise SandboxError("disk_full", what) from error
+        raise
 
 
 def place_over(start: Path, top: Path) -> None:
@@ -72,7 +94,7 @@ def clear(target: Path) -> None:
     if target.is_symlink() or target.is_file():
         target.unlink()
     elif target.exists():
-        remove(target)
+        delete(target)
 
 
 def _open_way(top: Path, below: Path) -> None:

@@ -16,14 +16,14 @@ import secrets
 import shutil
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import anyio
 from anyio import to_thread
 
-from appliance.carry import Carried, clear_way, place_over
+from appliance.carry import Carried, clear_way, laying_out, place_over
 from appliance.config import RunConfig
 from appliance.errors import GraderError, HarnessError, HostError, RolloutError, TaskError
 from appliance.freeze import freeze
@@ -377,14 +377,15 @@ def _on_disk(folder: Path) -> Iterator[None]:
 def _fill(work: _Work, carried: Carried, files: dict[str, str]) -> None:
     task, workshop = work.attempt.task, work.slot.workshop
     own = work.attempt.place.own_images.get(task.name)
-    if work.number:
-        carried.lay(workshop)
-    else:
-        for start in (*([own.files] if own else []), task.environment_files):  # the image's own, the task's over them
-            if start.is_dir():
-                shutil.copytree(start, workshop.workspace, dirs_exist_ok=True)
-    if work.step.workdir is not None:
-        place_over(work.step.workdir, workshop.workspace)
-    for name, text in files.items():
-        clear_way(workshop.home, Path(name)).write_text(text, encoding="utf-8")
+    with laying_out(workshop) if work.number else nullcontext():
+        if work.number:
+            carried.lay(workshop)
+        else:
+            for start in (*([own.files] if own else []), task.environment_files):  # the image's own, the task's over it
+                if start.is_dir():
+                    shutil.copytree(start, workshop.workspace, dirs_exist_ok=True)
+        if work.step.workdir is not None:
+            place_over(work.step.workdir, workshop.workspace)
+        for name, text in files.items():
+            clear_way(workshop.home, Path(name)).write_text(text, encoding="utf-8")
     workshop.hand_over()

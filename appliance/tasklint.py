@@ -27,7 +27,7 @@ from typing import Protocol
 import anyio
 from anyio import to_thread
 
-from appliance.carry import Carried, place_over
+from appliance.carry import Carried, laying_out, place_over
 from appliance.config import podman_home
 from appliance.errors import GraderError, HarnessError, HostError, PackError, RolloutError, SandboxError
 from appliance.freeze import freeze
@@ -258,12 +258,13 @@ class _Shop:
 
     def _lay_out(self) -> None:
         self._shop.make()
-        if self._carried is not None:
-            self._carried.lay(self._shop)
         for start in self._starts if self._carried is None else ():
             shutil.copytree(start, self._shop.workspace, dirs_exist_ok=True)
-        if self._over is not None:
-            place_over(self._over, self._shop.workspace)
+        with laying_out(self._shop):
+            if self._carried is not None:
+                self._carried.lay(self._shop)
+            if self._over is not None:
+                place_over(self._over, self._shop.workspace)
         self._shop.hand_over()
 
 

@@ -20,7 +20,8 @@ from pathlib import Path
 from appliance.container import LAUNCH_PIPE
 from appliance.podmanconf import HostTraits
 
-MS_NOSUID, MS_NODEV, MNT_DETACH, MS_REMOUNT = 2, 4, 2, 32
+MS_NOSUID, MS_NODEV, MS_REMOUNT = 2, 4, 32
+MNT_DETACH, UMOUNT_NOFOLLOW = 2, 8
 VERDICT_BYTES, VERDICT_FILES = 16 << 20, 256
 # What the grader may add to a workspace that its agent has filled.
 GRADER_BYTES, GRADER_FILES = 64 << 20, 10_000
@@ -88,11 +89,16 @@ class Workshop:
 
     def hand_over(self) -> None:
         """Give all that the host has put there to the agent's user, before the agent runs."""
-        for top in (self.workspace, self.home):
-            self._own(top)
-            for path, folders, names in os.walk(top):
-                for name in (*folders, *names):
-                    self._own(Path(path, name))
+        todo = [self.workspace, self.home] if self.traits.is_root else []
+        while todo:  # in a loop: what an agent nested in an earlier step must not exhaust our own stack
+            folder = todo.pop()
+            self._own(folder)
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        todo.append(Path(entry.path))
+                    else:
+                        self._own(Path(entry.path))
 
     def is_full(self) -> bool:
         """Whether the agent's file system has no room left; False where it has none of its own."""
@@ -112,13 +118,22 @@ class Workshop:
 
 
 def remove(folder: Path) -> None:
-    """Delete a rollout's folder, also one that a kill -9 left with its file systems mounted.
+    """Delete a rollout's folder, also one that a kill -9 left with its file systems mounted."""
+    for part in ("agent", "verdict"):
+        _libc.umount2(os.fsencode(folder / part), MNT_DETACH | UMOUNT_NOFOLLOW)  # not mounted is as good
+    delete(folder)
+
+
+def delete(folder: Path) -> None:
+    """Delete a folder, whatever an agent made of it.
 
     By `rm`, which takes trees of any depth; what an agent nests must not exhaust our own stack.
     """
-    for part in ("agent", "verdict"):
-        _libc.umount2(os.fsencode(folder / part), MNT_DETACH)  # not mounted is as good
-    subprocess.run(["rm", "-rf", "--one-file-system", "--", str(folder)], check=False)
+    command = ["rm", "-rf", "--one-file-system", "--", str(folder)]
+    subprocess.run(command, stderr=subprocess.DEVNULL, check=False)
+    if folder.is_dir():  # rootless, folders that the agent closed are closed to us too
+        subprocess.run(["chmod", "-R", "u+rwX", "--", str(folder)], stderr=subprocess.DEVNULL, check=False)
+        subprocess.run(command, check=False)
 
 
 def _mount_tmpfs(folder: Path, size_bytes: int, num_files: int, owner: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,8 @@ import pytest
 from test_packimport import a_harbor_folder
 from test_tasks import TASK_TOML, make_task, refused
 
-from appliance.carry import Carried, clear_way, place_over
-from appliance.errors import PackError
+from appliance.carry import Carried, clear_way, laying_out, place_over
+from appliance.errors import HarnessError, PackError, SandboxError
 from appliance.harness import Harness
 from appliance.packimport import import_pack
 from appliance.podmanconf import HostTraits
@@ -21,7 +22,7 @@ from appliance.tasksteps import HealthCheck, Strategy, TaskStep, combined, not_p
 from appliance.teaching import scripted
 from appliance.transcript import calls_text
 from appliance.types import Reward
-from appliance.workshop import Workshop
+from appliance.workshop import Workshop, delete
 
 STEPS = """
 [environment.healthcheck]
@@ -241,6 +242,68 @@ def test_what_the_host_lays_over_an_agents_files_follows_no_link(tmp_path: Path)
     assert sorted(os.listdir(outside)) == ["kept"] and (outside / "kept").read_text() == "kept"
     assert (space / "data" / "more" / "new.txt").read_text() == "new" and not (space / "data").is_symlink()
     assert (space / "file").read_text() == "the task's" and (space / "plain").is_file()
+
+
+def test_an_agents_folder_with_a_link_to_another_rollouts_files_unmounts_nothing(tmp_path: Path) -> None:
+    other = Workshop(tmp_path / "other", HostTraits.read(), 1 << 20, 1000)
+    other.make()
+    try:
+        (other.workspace / "file").write_text("of another rollout")
+        trap = tmp_path / "home" / "settings"
+        trap.mkdir(parents=True)
+        for name in ("agent", "verdict"):
+            (trap / name).symlink_to(other.folder / "agent")
+        assert clear_way(tmp_path / "home", Path("settings")) == trap and not trap.exists()
+        assert (other.workspace / "file").read_text() == "of another rollout"
+    finally:
+        other.remove()
+    assert not other.folder.exists()
+
+
+def test_files_with_names_in_workspace_and_home_are_handed_on_once(tmp_path: Path) -> None:
+    before, after = a_workshop(tmp_path / "a"), a_workshop(tmp_path / "b")
+    (before.workspace / "big").write_bytes(b"x" * 9000)
+    (before.home / "big").hardlink_to(before.workspace / "big")
+    carried = Carried(tmp_path / "carried")
+    carried.keep(before)
+    carried.lay(after)
+    assert (after.workspace / "big").samefile(after.home / "big"), "two copies may be more than its disk holds"
+
+
+def nested(top: Path, depth: int, name: str = "d") -> None:
+    """Folders inside each other, made as an agent would."""
+    script = "import os, sys\nfor _ in range(%d):\n    os.mkdir(sys.argv[1])\n    os.chdir(sys.argv[1])"
+    subprocess.run([sys.executable, "-c", script % depth, name], cwd=top, check=True)
+
+
+def test_deep_folders_are_handed_over_and_those_too_deep_to_carry_are_the_rollouts_failure(tmp_path: Path) -> None:
+    shop, carried = a_workshop(tmp_path / "a"), Carried(tmp_path / "carried")
+    nested(shop.workspace, sys.getrecursionlimit() + 10)
+    shop.hand_over()
+    delete(shop.workspace / "d")
+    nested(shop.home, 20, "d" * 250)
+    with pytest.raises(HarnessError, match="nests folders too deep"):
+        carried.keep(shop)
+    shop.remove()
+    carried.remove()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_does_not_fit_beside_the_agents_files_is_the_rollouts_failure(tmp_path: Path) -> None:
+    traits = HostTraits.read()
+    if not traits.can_mount:  # folders without a size of their own are as full as the disk
+        return
+    shop = Workshop(tmp_path / "a", traits, 1 << 20, 1000)
+    shop.make()
+    try:
+        with pytest.raises(SandboxError, match="do not fit together") as raised, laying_out(shop):
+            (shop.workspace / "big").write_bytes(b"x" * (2 << 20))
+        assert raised.value.label == "sandbox:disk_full"
+        (shop.workspace / "big").unlink()
+        with pytest.raises(FileNotFoundError), laying_out(shop):
+            (shop.workspace / "missing").read_bytes()
+    finally:
+        shop.remove()
 
 
 # ------------------------------------------------------------------ import and teacher

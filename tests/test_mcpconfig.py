@@ -58,8 +58,10 @@ def test_codex_has_them_at_the_end_of_its_toml() -> None:
         "[mcp_servers.stock]\n"
         'command = "python3"\n'
         'args = ["/workspace/server.py", "say \\"hi\\""]\n'
+        "required = true\nstartup_timeout_sec = 60\n"
         "[mcp_servers.web-1]\n"
         'url = "http://localhost:8000/mcp"\n'
+        "required = true\nstartup_timeout_sec = 60\n"
     )
 
 
@@ -84,9 +86,9 @@ def test_keys_within_keys_and_lists_of_servers() -> None:
     assert list(json.loads(told("nanobot", BARE))["tools"]["mcpServers"]) == ["bare"]
     assert told("mistral-vibe", BARE, WEB).endswith(
         "[[mcp_servers]]\n"
-        'name = "bare"\ntransport = "stdio"\ncommand = "serve"\nargs = []\n'
+        'name = "bare"\ntransport = "stdio"\ncommand = "serve"\nargs = []\nstartup_timeout_sec = 60\n'
         "[[mcp_servers]]\n"
-        'name = "web-1"\ntransport = "streamable-http"\nurl = "http://localhost:8000/mcp"\n'
+        'name = "web-1"\ntransport = "streamable-http"\nurl = "http://localhost:8000/mcp"\nstartup_timeout_sec = 60\n'
     )
 
 

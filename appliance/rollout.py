@@ -162,6 +162,7 @@ async def _one_step(work: _Work, carried: Carried, is_followed: bool) -> _Done:
     await _lay_out(work, carried, launch.files)
     started = time.monotonic()
     session = place.proxy.open(rollout.id, token, attempt.answerer, work.number)
+    was_spent = session.is_spent
     try:
         place.store.move_rollout(rollout.id, RolloutState.RUNNING)
         outcome = await _outcome(work, launch, session)
@@ -171,7 +172,7 @@ async def _one_step(work: _Work, carried: Carried, is_followed: bool) -> _Done:
     worked = time.monotonic()
     limit = shorter(place.config.rollout.timeout_s, step.agent_timeout_s, "timeout_s", "agent")
     with _keeping(outcome.output):
-        _check(outcome, settled, slot, limit)
+        _check(outcome, settled, slot, limit, was_spent)
         reward = await _graded(work, carried if is_followed else None)
     return _Done(reward, outcome.output, worked - started, time.monotonic() - worked)
 
@@ -239,12 +240,17 @@ def shorter(of_run: float, of_task: float, key: str, section: str) -> str:
     return f"rollout.{key}" if of_run <= of_task else f"the task's own [{section}] timeout_sec"
 
 
-def _check(outcome: Outcome, settled: Settled, slot: Slot, time_limit: str) -> None:
-    """Tells a rollout that can be graded from one that cannot. Ending at a limit of calls or tokens is the policy's."""
+def _check(outcome: Outcome, settled: Settled, slot: Slot, time_limit: str, was_spent: bool) -> None:
+    """Tells a rollout that can be graded from one that cannot. Ending at a limit of calls or tokens is the policy's,
+    also where earlier steps have used it up (`was_spent`).
+    """
     if settled.error is not None:
         raise settled.error
     if outcome.out_of_memory:
         raise HarnessError("out_of_memory", "the harness ran out of its sandbox's memory (rollout.memory_mb)")
+    if not settled.num_calls and (refused := not_prepared(outcome.exit_code, outcome.output)):
+        limit = f" ({time_limit})" if outcome.timed_out else " (rollout.idle_s)" if outcome.is_idle else ""
+        raise TaskError(refused[0], refused[1] + limit)
     if outcome.is_idle:
         raise HarnessError("idle", "it waited for nothing and did nothing (rollout.idle_s)")
     if outcome.timed_out:
@@ -252,9 +258,7 @@ def _check(outcome: Outcome, settled: Settled, slot: Slot, time_limit: str) -> N
         raise HarnessError("timeout", message)
     ended = f"the harness ended with exit code {outcome.exit_code}"
     hit = _limits_hit(outcome, slot)
-    if not settled.num_calls:
-        if refused := not_prepared(outcome.exit_code, outcome.output):
-            raise TaskError(*refused)
+    if not settled.num_calls and not (was_spent and settled.limit_reached):
         raise HarnessError("no_call", f"{ended} without calling the model{hit}")
     if outcome.exit_code and not settled.limit_reached:
         raise HarnessError("exit_code", ended + hit)

@@ -173,6 +173,11 @@ class Session:
         return max(0, self.limits.max_sampled_tokens - self.num_sampled_tokens)
 
     @property
+    def is_spent(self) -> bool:
+        """Whether every further call would be refused."""
+        return self.num_taken >= self.limits.max_calls or not self.tokens_left
+
+    @property
     def settled(self) -> Settled:
         """What was seen until now."""
         error = next(iter(self.errors.values()), None)

@@ -25,7 +25,10 @@ OWN_KEYS = {
     "agent": ("timeout_sec",),
     "verifier": ("timeout_sec",),
     "environment": ("healthcheck", "mcp_servers"),
+    "steps": ("name", "min_reward", "agent", "verifier", "healthcheck"),
+    "healthcheck": ("command", "interval_sec", "timeout_sec", "start_period_sec", "start_interval_sec", "retries"),
 }
+_ONCE = ("task", "metadata", "agent", "verifier", "environment")
 # Harbor's keys that a spelling check would otherwise take for one of ours.
 _NOT_MISSPELT = frozenset({"tags", "source"})
 
@@ -105,11 +108,12 @@ def tables_of(file: Path) -> dict[str, Table]:
     """The tables of task.toml that Corral reads, each present, with no key misspelt; "" is the whole document."""
     try:
         document: Table = tomllib.loads(text_in(file, "the task's settings; every task folder has one"))
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        str(document)  # no message could show a number that is too long for this
+    except (ValueError, RecursionError) as error:
         raise PackError(f"{file}: is not TOML: {error}", "correct the line it names") from error
-    tables = {name: table_in(file, document, name) if name else document for name in OWN_KEYS}
+    tables = {"": document} | {name: table_in(file, document, name) for name in _ONCE}
     for name, table in tables.items():
-        _check_spelling(file, name, table)
+        check_spelling(file, name, table, name)
     return tables
 
 
@@ -121,16 +125,18 @@ def table_in(file: Path, table: Table, key: str) -> Table:
     return value
 
 
-def _check_spelling(file: Path, table: str, content: Table) -> None:
-    """An unknown key that nearly is one of ours is a slip; any other belongs to Harbor or the author."""
-    own = OWN_KEYS[table]
+def check_spelling(file: Path, where: str, content: Table, kind: str) -> None:
+    """An unknown key that nearly is one of ours is a slip; any other belongs to Harbor or the author.
+
+    `where`: the table's own key; `kind`: that of OWN_KEYS which it is like.
+    """
+    own = OWN_KEYS[kind]
     for key in content:
         if key in own or key in _NOT_MISSPELT:
             continue
         near = [k for k in difflib.get_close_matches(key, own, n=1, cutoff=0.75) if k not in content]
         if near:
-            where = f"{table}.{key}" if table else key
-            raise PackError(f"{file}: key {where}: unknown", f"did you mean {near[0]}?")
+            raise PackError(f"{file}: key {where}.{key}: unknown".replace("key .", "key "), f"did you mean {near[0]}?")
 
 
 def line_of(file: Path, table: Table, key: str) -> str:

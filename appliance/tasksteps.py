@@ -21,33 +21,40 @@ from enum import StrEnum
 from pathlib import Path
 
 from appliance.errors import PackError
-from appliance.taskfile import Table, instruction_of, line_of, need, seconds_of, table_in, teacher_of
+from appliance.taskfile import Table, check_spelling, instruction_of, line_of, need, seconds_of, table_in, teacher_of
 from appliance.types import Reward
 
 SETUP = "setup.sh"
 SETUP_FAILED, UNHEALTHY = 81, 82
 """Exit codes of `prepared` where no agent was started."""
-SAYS = "corral: "
+SAYS, ENDED = "corral: ", "was still running when it was ended"
 MAX_RETRIES = 1000
 _STEP_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
-# Runs in the agent's sandbox before the agent: setup.sh or not, then six words a health check, then the command.
+# Runs in the agent's sandbox before the agent: setup.sh or not, how many checks, six words a check, then the command.
+# What it runs is waited for, so that it can tell what was going on when the sandbox is ended; it speaks on lines of its
+# own, whatever was printed before.
 PREPARE = r"""
+says() { printf '\ncorral: %s\n' "$1"; }
+run() { "$@" </dev/null & wait $!; }
+trap 'says "$now was still running when it was ended"; exit 1' TERM
 if [ "$1" = setup ]; then
-  bash /workspace/setup.sh </dev/null || { code=$?; echo "corral: setup.sh ended with code $code"; exit 81; }
+  now=setup.sh
+  run bash /workspace/setup.sh || { says "setup.sh ended with code $?"; exit 81; }
 fi
-shift
-while [ "$1" != -- ]; do
-  began=$SECONDS failed=0
-  until timeout "$3" bash -c "$1" </dev/null; do
-    if [ $((SECONDS - began)) -lt "$4" ]; then sleep "$5"; continue; fi
+checks=$2
+shift 2
+while [ "$checks" -gt 0 ]; do
+  began=$SECONDS failed=0 now="the health check $1"
+  until run timeout -k 5 "$3" bash -c -- "$1"; do
+    if [ $((SECONDS - began)) -lt "$4" ]; then run sleep "$5"; continue; fi
     failed=$((failed + 1))
-    [ "$failed" -lt "$6" ] || { echo "corral: not healthy after $failed tries: $1"; exit 82; }
-    sleep "$2"
+    [ "$failed" -lt "$6" ] || { says "not healthy after $failed tries: $1"; exit 82; }
+    run sleep "$2"
   done
   shift 6
+  checks=$((checks - 1))
 done
-shift
 exec "$@"
 """
 
@@ -107,8 +114,9 @@ class TaskStep:
         """`argv` after the step's setup.sh and health checks, in one sandbox; as it is where there are none."""
         if not self.has_setup and not self.checks:
             return argv
+        told = "setup" if self.has_setup else "none", str(len(self.checks))
         checks = [word for check in self.checks for word in check.words()]
-        return ("bash", "-c", PREPARE, "prepare", "setup" if self.has_setup else "none", *checks, "--", *argv)
+        return ("bash", "-c", PREPARE, "prepare", *told, *checks, *argv)
 
     def shortfall(self, reward: Reward) -> str:
         """The least that `reward` misses, in words; "" where the next step may follow."""
@@ -136,10 +144,16 @@ def combined(strategy: Strategy, graded: Sequence[tuple[str, Reward]]) -> Reward
 
 
 def not_prepared(exit_code: int | None, output: str) -> tuple[str, str] | None:
-    """(cause, what was said) of a sandbox that PREPARE ended before its agent was started; None for any other."""
-    cause = {SETUP_FAILED: "setup", UNHEALTHY: "unhealthy"}.get(exit_code or 0)
-    said = [line for line in output.splitlines() if line.startswith(SAYS)]
-    return (cause, said[-1].removeprefix(SAYS)) if cause and said else None
+    """(cause, what was said) of a sandbox that ended before its agent was started; None for any other.
+
+    `exit_code`: None where its time was up. Only to be asked of an agent that made no call: what it prints is its own.
+    """
+    said = [line.removeprefix(SAYS) for line in output.splitlines() if line.startswith(SAYS)]
+    if not said or exit_code not in (None, SETUP_FAILED, UNHEALTHY):
+        return None
+    if exit_code is None:
+        return ("setup" if said[-1].startswith(SETUP) else "unhealthy", said[-1]) if ENDED in output else None
+    return "setup" if exit_code == SETUP_FAILED else "unhealthy", said[-1]
 
 
 def in_words(steps: Sequence[TaskStep]) -> str:
@@ -162,7 +176,21 @@ def steps_of(folder: Path, document: Table, limits: tuple[float, float]) -> tupl
         if _alike(step.name) in [_alike(other.name) for other in found]:
             raise PackError(f"{file}: key steps[{number}].name: {step.name} is listed twice", "give it another name")
         found.append(step)
+    _check_nothing_left(folder, file, found)
     return tuple(found)
+
+
+def _check_nothing_left(folder: Path, file: Path, found: Sequence[TaskStep]) -> None:
+    """PackError for what a reader of the folder would take for a part of the task, and is none."""
+    names = {step.name for step in found}
+    own = sorted(path for path in (folder / "steps").glob("*") if path.is_dir() and path.name[0] not in "._")
+    for path in own:
+        if path.name not in names:
+            remedy = f'add name = "{path.name}" under [[steps]] in {file}, or remove the folder'
+            raise PackError(f"{path}: no step has that name", remedy)
+    for path in [folder, *(own if found else ())]:
+        if found and (path / "tests" / "rubric.json").exists():
+            raise PackError(f"{path}/tests/rubric.json: steps are graded by code alone", "remove it")
 
 
 def strategy_of(file: Path, document: Table) -> Strategy:
@@ -179,6 +207,7 @@ def health_check(file: Path, table: Table, key: str) -> tuple[HealthCheck, ...]:
     if "healthcheck" not in table:
         return ()
     own = table_in(file, table, key)
+    check_spelling(file, key, own, "healthcheck")
     command = own.get("command")
     if not isinstance(command, str) or not command.strip() or "\0" in command:
         raise PackError(f"{file}: key {key}.command: {command!r} is no shell command", "write one that ends with 0")
@@ -207,7 +236,13 @@ def _step(folder: Path, file: Path, table: Table, key: str, limits: tuple[float,
     own = folder / "steps" / name
     need(own / "tests" / "test.sh", f"the grader of step {name}; it writes reward.json or reward.txt")
     solution, workdir = own / "solution", own / "workdir"
+    check_spelling(file, key, table, "steps")
     agent, verifier = (table_in(file, table, f"{key}.{part}") for part in ("agent", "verifier"))
+    for part, settings in (("agent", agent), ("verifier", verifier)):
+        check_spelling(file, f"{key}.{part}", settings, part)
+    if (workdir.exists() and not workdir.is_dir()) or (workdir / SETUP).is_dir():
+        what = f"the files of step {name}: a folder, in which {SETUP} is a file if it is there"
+        raise PackError(f"{workdir}: is not {what}", "make it one, or remove it")
     return TaskStep(
         name=name,
         instruction=instruction_of(own / "instruction.md"),

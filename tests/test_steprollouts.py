@@ -126,6 +126,21 @@ async def test_what_fails_in_a_step_names_it_and_gives_no_reward(bench: Bench) -
     assert no_grade.failure == "grader:no_reward" and no_grade.failure_detail.startswith("step second: ")
 
 
+@pytest.mark.anyio
+async def test_a_step_that_begins_with_nothing_left_to_call_with_is_graded(bench: Bench) -> None:
+    steps = {name: Step(f"echo hi > {name}.txt") for name in ("a", "b", "c", "d")}  # and a rollout may call three times
+    ended = await make(bench, steps)
+    assert (ended.state, ended.reward, ended.num_calls) == (RolloutState.GRADED, 0.75, 3)
+
+
+@pytest.mark.anyio
+async def test_what_hangs_before_the_agent_is_the_tasks_failure(bench: Bench) -> None:
+    hangs = Step(setup="sleep 60", settings="agent.timeout_sec = 1")
+    ended = await make(bench, {"first": hangs})
+    assert (ended.failure, ended.num_calls) == ("task:setup", 0)
+    assert ended.failure_detail.startswith("step first: setup.sh was still running when it was ended (the task's own")
+
+
 def test_the_linter_goes_through_all_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CORRAL_PODMAN_HOME", str(podman_home(home())))
     for parent in (tmp_path, *tmp_path.parents[:2]):

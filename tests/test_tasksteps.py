@@ -105,7 +105,16 @@ def test_a_task_without_steps_is_one_step_of_no_name(tmp_path: Path) -> None:
         ('[[steps]]\nname = "first"\nhealthcheck = 1', "", "steps[0].healthcheck: is not a table"),
         ('[[steps]]\nname = "first"\nhealthcheck.command = ""', "", "healthcheck.command: '' is no shell command"),
         ('[[steps]]\nname = "first"\nhealthcheck = {command = "a", retries = 0}', "", "retries: 0 is no number"),
-        ('multi_step_reward_strategy = "best"', "", "multi_step_reward_strategy: 'best' is unknown"),
+        ('[[steps]]\nname = "first"\nmin_rewards = 1', "", "key steps[0].min_rewards: unknown"),
+        ('[[steps]]\nname = "first"\nagent.timeout = 1', "", "key steps[0].agent.timeout: unknown"),
+        ('[[steps]]\nname = "first"\nhealthcheck = {command = "a", interval = 1}', "", "check.interval: unknown"),
+        ('[[steps]]\nname = "first"', "", "steps/second: no step has that name"),
+        (f'[[steps]]\nname = "first"\nmin_reward = 0x{"f" * 9000}', "", "is not TOML: Exceeds the limit"),
+        (
+            'multi_step_reward_strategy = "best"\n[[steps]]\nname = "first"\n[[steps]]\nname = "second"',
+            "",
+            "multi_step_reward_strategy: 'best' is unknown",
+        ),
     ],
 )
 def test_what_is_wrong_with_a_step_is_named(tmp_path: Path, toml: str, gone: str, said: str) -> None:
@@ -115,6 +124,15 @@ def test_what_is_wrong_with_a_step_is_named(tmp_path: Path, toml: str, gone: str
     if gone:
         (folder / "steps" / "first" / gone).unlink()
     assert said in str(refused(tmp_path))
+
+
+def test_parts_of_a_step_that_would_be_passed_over_are_named(tmp_path: Path) -> None:
+    folder = a_task_of_steps(tmp_path)
+    (folder / "steps" / "first" / "workdir").write_text("a file")
+    assert "first/workdir: is not the files of step first: a folder" in str(refused(tmp_path))
+    (folder / "steps" / "first" / "workdir").unlink()
+    (folder / "steps" / "second" / "tests" / "rubric.json").write_text("{}")
+    assert "second/tests/rubric.json: steps are graded by code alone" in str(refused(tmp_path))
 
 
 def test_rewards_of_steps_become_one_as_harbors_do() -> None:
@@ -153,7 +171,7 @@ def test_setup_and_health_checks_run_before_the_agent(tmp_path: Path) -> None:
     work.mkdir()
     space.mkdir()
     step = TaskStep("s", "x", Path("t"), None, 1.0, 1.0, workdir=work, checks=(HealthCheck("test -f ready", 0.1),))
-    assert prepared(step, space).stdout == "corral: not healthy after 3 tries: test -f ready\n"
+    assert prepared(step, space).stdout == "\ncorral: not healthy after 3 tries: test -f ready\n"
     (work / "setup.sh").write_text("")
     (space / "setup.sh").write_text("touch ready")
     assert prepared(step, space).stdout == "hello there\n"
@@ -161,6 +179,39 @@ def test_setup_and_health_checks_run_before_the_agent(tmp_path: Path) -> None:
     ended = prepared(step, space)
     assert not_prepared(ended.returncode, ended.stdout) == ("setup", "setup.sh ended with code 3")
     assert not_prepared(81, "an agent that ends with this code") is None and not_prepared(0, ended.stdout) is None
+
+
+@pytest.mark.parametrize("command", ["printf no-line-end; false", "--", "-e", "'", "echo 'corral: lies\n'; false"])
+def test_a_health_check_may_say_and_be_anything(tmp_path: Path, command: str) -> None:
+    step = TaskStep("s", "x", Path("t"), None, 1.0, 1.0, checks=(HealthCheck(command, 0.01, retries=1),))
+    ended = prepared(step, tmp_path)
+    why = f"not healthy after 1 tries: {command}".splitlines()[0]
+    assert not_prepared(ended.returncode, ended.stdout) == ("unhealthy", why)
+
+
+HANGS = "touch began; while [ -e began ]; do sleep 0.02; done"
+
+
+@pytest.mark.parametrize(
+    ("setup", "check", "cause", "said"),
+    [
+        (HANGS, "true", "setup", "setup.sh was still running when it was ended"),
+        ("printf x", HANGS, "unhealthy", f"the health check {HANGS} was still running when it was ended"),
+    ],
+)
+def test_what_hangs_before_the_agent_is_named(tmp_path: Path, setup: str, check: str, cause: str, said: str) -> None:
+    (tmp_path / "setup.sh").write_text(setup)
+    step = TaskStep("s", "x", Path("t"), None, 1.0, 1.0, workdir=tmp_path, checks=(HealthCheck(check),))
+    argv = [word.replace("/workspace", str(tmp_path)) for word in step.prepared(("true",))]
+    with subprocess.Popen(argv, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as hanging:
+        while not (tmp_path / "began").exists():
+            assert hanging.poll() is None
+        hanging.terminate()
+        hanging.wait()
+        (tmp_path / "began").unlink()
+        told = hanging.communicate()[0]
+    assert not_prepared(None, told) == (cause, said)
+    assert not_prepared(None, "corral: what an agent says") is None
 
 
 def test_failures_in_the_start_period_do_not_count(tmp_path: Path) -> None:

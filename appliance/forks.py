@@ -136,8 +136,12 @@ def _fork(n: int, earlier: Sequence[int], twin: int | None, view: _View) -> Fork
     role = view.found.roles[n]
     step = view.calls[n].call.step
     same = [e for e in earlier if view.calls[e].call.step == step]
-    begun = (Cause.STEP, earlier[-1], f"step {step + 1} of the task begins")
-    cause, reference, detail = _cause(n, same, twin, role, view) if same else begun
+    if not same:
+        cause, reference, detail = Cause.STEP, earlier[-1], f"step {step + 1} of the task begins"
+    elif twin is not None and twin not in same:
+        cause, reference, detail = Cause.STEP, twin, f"step {step + 1} of the task went as an earlier one until here"
+    else:
+        cause, reference, detail = _cause(n, same, twin, role, view)
     prompt = view.sample(n).prompt_ids
     base = view.sample(reference)
     path = np.concatenate([base.prompt_ids, base.sampled_ids])

@@ -69,7 +69,8 @@ def calls_text(found: Sequence[dict[str, Any]]) -> str:
             if call["prompt_tokens"] is not None
             else "no ids"
         )
-        lines.append(f"── call {call['sequence']}  {call['wire']}  {tokens}  {call['seconds']} s{_branch(call)}")
+        step = f"  step {call['task_step'] + 1}" if call.get("task_step") else ""
+        lines.append(f"── call {call['sequence']}{step}  {call['wire']}  {tokens}  {call['seconds']} s{_branch(call)}")
         if call["conversation"] is None:
             lines.append("   (the bodies were pruned: `corral db prune`)")
             continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,16 @@ def test_a_harbor_job_has_a_trial_a_rollout(store: Store, tmp_path: Path) -> Non
     assert told["agent_result"]["n_output_tokens"] == 7 and told["task_id"] == {"path": "count-1"}
     assert json.loads((trial / "verifier" / "reward.json").read_text())["reward"] == 1.0
     Trajectory.model_validate_json((trial / "agent" / "trajectory.json").read_text())
+
+
+def test_a_part_or_step_called_reward_is_not_taken_for_the_reward(store: Store, tmp_path: Path) -> None:
+    (path,) = tmp_path.rglob("record.db")
+    with sqlite3.connect(path) as db:
+        db.execute("""UPDATE rollouts SET reward_parts='{"reward": 0.5, "other": 1.0}' WHERE id=1""")
+    db.close()
+    export(store, "r1", "harbor", tmp_path / "job")
+    told = json.loads((tmp_path / "job" / "count-1__pi__1" / "result.json").read_text())
+    assert told["verifier_result"]["rewards"] == {"reward": 1.0, "other": 1.0}
 
 
 def test_tokens_train_each_sampled_token_in_one_row(store: Store, tmp_path: Path) -> None:

@@ -371,6 +371,16 @@ async def test_each_step_of_a_task_is_a_conversation_of_its_own(tmp_path: Path) 
         ]  # fmt: skip
 
 
+async def test_a_step_that_goes_as_an_earlier_one_did_edits_no_history(tmp_path: Path) -> None:
+    async with recording(tmp_path, CALL_LS, f"done{END}", CALL_LS, f"done{END}") as at:
+        for step in (0, 1):
+            if step:
+                await at.begin_step(step)
+            first = await at.ask(SYSTEM, USER)
+            await at.ask(SYSTEM, USER, first, result(first, "a b"))
+        assert [(f.cause, f.call, f.reference) for f in at.forks()] == [(Cause.STEP, 2, 1), (Cause.STEP, 3, 1)]
+
+
 async def test_what_earlier_steps_did_counts_for_the_rollouts_limits(tmp_path: Path) -> None:
     async with recording(tmp_path, CALL_LS, f"done{END}", f"more{END}") as at:
         await at.ask(SYSTEM, USER)

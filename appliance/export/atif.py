@@ -49,16 +49,17 @@ def _document(told: Recollection, chain: Chain, agent_version: str) -> dict[str,
         _add(steps, turn.said.answer)
         steps[-1] |= _answered(told, turn)
     metrics = [step.get("metrics", {}) for step in steps]
+    last = chain.turns[-1].said.call
     agent: dict[str, Any] = {"name": told.rollout.plan.harness, "version": agent_version}
     if chain.tools:
         agent |= {"tool_definitions": [tool_definition(tool) for tool in chain.tools]}
     return {
         "schema_version": VERSION,
         "session_id": f"{told.run.id}/{told.rollout.id}",
-        "trajectory_id": f"call-{chain.turns[-1].said.call.sequence}",
+        "trajectory_id": f"call-{last.sequence}",
         "agent": agent,
         "steps": [{"step_id": n} | step for n, step in enumerate(steps, start=1)],
-        "notes": f"branch: {chain.branch}",
+        "notes": f"branch: {chain.branch}" + (f", step {last.step + 1} of the task" if last.step else ""),
         "final_metrics": {
             "total_prompt_tokens": sum(m.get("prompt_tokens", 0) for m in metrics),
             "total_completion_tokens": sum(m.get("completion_tokens", 0) for m in metrics),

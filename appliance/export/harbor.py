@@ -54,7 +54,7 @@ def _trial(told: Recollection, folder: Path, job: str, agent_version: str) -> di
     task = {"path": f"{_safe(plan.task)}"}
     config = {"task": task, "trial_name": name, "agent": {"name": plan.harness, "model_name": "corral"}}
     samples = [c.call.sample for c in told.calls if c.call.sample is not None]
-    rewards = None if rollout.reward is None else {"reward": rollout.reward} | rollout.reward_parts
+    rewards = None if rollout.reward is None else rollout.reward_parts | {"reward": rollout.reward}
     result: dict[str, Any] = {
         "id": str(uuid.uuid5(SPACE, f"{told.run.id}/{rollout.id}")),
         "task_name": plan.task,

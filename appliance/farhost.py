@@ -8,7 +8,6 @@ workspace comes back to be frozen and is sent anew to the grader. The proxy's so
 from __future__ import annotations
 
 import shlex
-import shutil
 import tempfile
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -32,7 +31,7 @@ from appliance.podmanconf import HostTraits, PodmanPlaces, machine_key
 from appliance.podmanservice import Gone, PodmanApi, Refused, RuntimeContainer, listed_containers
 from appliance.ssh import Ssh
 from appliance.untar import pack, unpack
-from appliance.workshop import GRADER_BYTES, GRADER_FILES, VERDICT_BYTES, VERDICT_FILES, Workshop
+from appliance.workshop import GRADER_BYTES, GRADER_FILES, VERDICT_BYTES, VERDICT_FILES, Workshop, delete
 
 LOOK_EVERY_S = 5.0
 SAY_S = 2
@@ -276,15 +275,18 @@ class FarShop:
 
 
 def removal(folder: Path) -> str:
-    """Shell text that deletes a rollout's folder with the file systems in it."""
-    parts = f"{_q(folder / 'agent')} {_q(folder / 'verdict')}"
-    return f"for d in {parts}; do umount -l $d 2>/dev/null; done; rm -rf --one-file-system {_q(folder)}; exit 0"
+    """Shell text that deletes a rollout's folder with the file systems in it, also what its agent closed to all."""
+    parts, gone = f"{_q(folder / 'agent')} {_q(folder / 'verdict')}", f"rm -rf --one-file-system {_q(folder)}"
+    return (
+        f"for d in {parts}; do umount -l $d 2>/dev/null; done\n"
+        f"{gone} 2>/dev/null || {{ chmod -R u+rwX {_q(folder)}; {gone}; }}; exit 0"
+    )
 
 
 def _empty(folder: Path) -> None:
     for entry in folder.iterdir():
         if entry.is_dir() and not entry.is_symlink():
-            shutil.rmtree(entry)
+            delete(entry)
         else:
             entry.unlink()
 

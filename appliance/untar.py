@@ -23,8 +23,12 @@ CHUNK = 1 << 20
 def pack(folders: Sequence[tuple[Path, str]], into: IO[bytes]) -> None:
     """Write each folder under its name; the owners are the receiver's to set."""
     with tarfile.open(fileobj=into, mode="w|", format=tarfile.GNU_FORMAT, bufsize=CHUNK) as archive:
-        for folder, name in folders:
-            archive.add(folder, name)
+        todo = [*reversed(folders)]
+        while todo:  # in a loop: what an agent nested must not exhaust our own stack
+            path, name = todo.pop()
+            archive.add(path, name, recursive=False)
+            if path.is_dir() and not path.is_symlink():
+                todo += ((path / entry, f"{name}/{entry}") for entry in sorted(os.listdir(path), reverse=True))
 
 
 def unpack(source: IO[bytes], folder: Path, max_bytes: int, max_files: int) -> list[str]:

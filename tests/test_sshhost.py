@@ -8,6 +8,7 @@ import io
 import os
 import signal
 import subprocess
+import sys
 import tarfile
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ from sshd import Sshd, sshd
 
 from appliance.config import home, podman_home
 from appliance.errors import HostError, SandboxError
+from appliance.farhost import removal
 from appliance.freeze import freeze
 from appliance.hosts import check_images, open_hosts, reconcile
 from appliance.images import base_ref
@@ -109,6 +111,34 @@ def test_a_folder_goes_there_and_back_as_it_was(tmp_path: Path) -> None:
     assert (into / "two").samefile(into / "x" / "run.sh") and os.readlink(into / "link") == "x/run.sh"
     assert (into / "ö\n\udcff").read_text() == "odd"
     assert (into / "x" / "run.sh").stat().st_mtime == int((source / "x" / "run.sh").stat().st_mtime)
+
+
+def test_folders_nested_deeper_than_our_stack_go_there(tmp_path: Path) -> None:
+    depth = 300
+    os.makedirs(tmp_path.joinpath(*["d"] * depth))
+    file = io.BytesIO()
+    usual = sys.getrecursionlimit()
+    sys.setrecursionlimit(250)
+    try:
+        pack([(tmp_path / "d", "d")], file)
+    finally:
+        sys.setrecursionlimit(usual)
+    file.seek(0)
+    with tarfile.open(fileobj=file) as archive:
+        assert len(archive.getnames()) == depth
+
+
+def test_a_folder_that_its_owner_closed_is_removed_by_its_owner(tmp_path: Path) -> None:
+    shop = tmp_path / "shop"
+    (shop / "agent" / "home" / "closed" / "more").mkdir(parents=True)
+    nobody = 65534 if os.getuid() == 0 else os.getuid()
+    for path in (tmp_path, *shop.rglob("*"), shop):
+        os.chown(path, nobody, -1)
+    for parent in tmp_path.parents[:2]:
+        parent.chmod(parent.stat().st_mode | 0o055)
+    (shop / "agent" / "home" / "closed").chmod(0)
+    subprocess.run(["sh", "-c", removal(shop)], user=nobody, check=True)
+    assert not shop.exists()
 
 
 def test_nothing_comes_out_beside_the_folder(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from appliance.tasksteps import HealthCheck, Strategy, TaskStep, combined, not_p
 from appliance.teaching import scripted
 from appliance.transcript import calls_text
 from appliance.types import Reward
-from appliance.workshop import Workshop, delete
+from appliance.workshop import Workshop
 
 STEPS = """
 [environment.healthcheck]
@@ -321,18 +321,17 @@ def test_files_with_names_in_workspace_and_home_are_handed_on_once(tmp_path: Pat
     assert (after.workspace / "big").samefile(after.home / "big"), "two copies may be more than its disk holds"
 
 
-def nested(top: Path, depth: int, name: str = "d") -> None:
-    """Folders inside each other, made as an agent would."""
-    script = "import os, sys\nfor _ in range(%d):\n    os.mkdir(sys.argv[1])\n    os.chdir(sys.argv[1])"
-    subprocess.run([sys.executable, "-c", script % depth, name], cwd=top, check=True)
-
-
 def test_deep_folders_are_handed_over_and_those_too_deep_to_carry_are_the_rollouts_failure(tmp_path: Path) -> None:
     shop, carried = a_workshop(tmp_path / "a"), Carried(tmp_path / "carried")
-    nested(shop.workspace, sys.getrecursionlimit() + 10)
-    shop.hand_over()
-    delete(shop.workspace / "d")
-    nested(shop.home, 20, "d" * 250)
+    os.makedirs(shop.workspace.joinpath(*["d"] * 300))
+    usual = sys.getrecursionlimit()
+    sys.setrecursionlimit(250)
+    try:
+        shop.hand_over()
+    finally:
+        sys.setrecursionlimit(usual)
+    script = "import os\nfor _ in range(20):\n    os.mkdir('d' * 250)\n    os.chdir('d' * 250)"
+    subprocess.run([sys.executable, "-c", script], cwd=shop.home, check=True)
     with pytest.raises(HarnessError, match="nests folders too deep"):
         carried.keep(shop)
     shop.remove()

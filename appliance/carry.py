@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from appliance.errors import HarnessError, SandboxError
-from appliance.workshop import Workshop, delete
+from appliance.workshop import Workshop, delete, remove
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,20 @@ def _copy(workspace: Path, home: Path, into: Path) -> None:
         if "File name too long" in said:
             raise HarnessError("bad_workspace", "the workspace or HOME the harness left nests folders too deep")
         raise OSError((said.splitlines() or ["cp failed"])[-1][-400:])
+
+
+def carried_in(sandboxes: Path, rollout_id: int, attempt: int) -> Carried:
+    """The copy of one attempt of this process, beside the folders of its sandboxes."""
+    return Carried(sandboxes / f"carried-{os.getpid()}-{rollout_id}-{attempt}")
+
+
+def remove_left(folder: Path) -> None:
+    """Delete the folder of a sandbox whose maker was killed, and what that process carried between steps."""
+    remove(folder)
+    for left in folder.parent.glob(
+        f"carried-{folder.name.partition('-')[0]}-*"
+    ):  # slots too begin with the maker's pid
+        Carried(left).remove()
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from typing import Any
 
 import anyio
 
-from appliance import workshop
+from appliance.carry import remove_left
 from appliance.container import FOLDER_LABEL, MAKER_LABEL, OWNER_LABEL, is_alive
 from appliance.errors import HostError
 from appliance.podmanconf import podman_environment, remedy_of
@@ -96,7 +96,7 @@ async def _prune(home: Path) -> list[str]:
             await podman.remove(name)
             removed.append(name)
             if labels.get(FOLDER_LABEL):
-                await anyio.to_thread.run_sync(workshop.remove, Path(labels[FOLDER_LABEL]))
+                await anyio.to_thread.run_sync(remove_left, Path(labels[FOLDER_LABEL]))
         return removed + await podman.sweep()
 
 

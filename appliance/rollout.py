@@ -23,7 +23,7 @@ from pathlib import Path
 import anyio
 from anyio import to_thread
 
-from appliance.carry import Carried, clear_way, laying_out, place_over
+from appliance.carry import Carried, carried_in, clear_way, laying_out, place_over
 from appliance.config import RunConfig
 from appliance.errors import GraderError, HarnessError, HostError, RolloutError, TaskError
 from appliance.freeze import freeze
@@ -112,7 +112,7 @@ async def _one_attempt(attempt: _Attempt) -> None:
     """Step after step until the last, or until one misses what the next asks for; then the reward is on the record."""
     place, task = attempt.place, attempt.task
     steps = task.in_order
-    carried = Carried(place.pool.folder / f"carried-{attempt.rollout.id}-{attempt.number}")
+    carried = carried_in(place.pool.folder, attempt.rollout.id, attempt.number)
     done: list[_Done] = []
     try:
         for number, step in enumerate(steps):

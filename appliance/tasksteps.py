@@ -37,15 +37,15 @@ _STEP_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 PREPARE = r"""
 says() { printf '\ncorral: %s\n' "$1"; }
 run() { "$@" </dev/null & wait $!; }
-trap 'says "$now was still running when it was ended"; exit 1' TERM
+trap 'says "$now was still running when it was ended"; exit "$code"' TERM
 if [ "$1" = setup ]; then
-  now=setup.sh
+  now=setup.sh code=81
   run bash /workspace/setup.sh || { says "setup.sh ended with code $?"; exit 81; }
 fi
 checks=$2
 shift 2
 while [ "$checks" -gt 0 ]; do
-  began=$SECONDS failed=0 now="the health check $1"
+  began=$SECONDS failed=0 now="the health check $1" code=82
   until run timeout -k 5 "$3" bash -c -- "$1"; do
     if [ $((SECONDS - began)) -lt "$4" ]; then run sleep "$5"; continue; fi
     failed=$((failed + 1))

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import stat
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,6 +90,10 @@ class Workshop:
 
     def hand_over(self) -> None:
         """Give all that the host has put there to the agent's user, before the agent runs."""
+        for top in (self.workspace, self.home):
+            top.chmod(
+                top.stat().st_mode | stat.S_IRWXU
+            )  # an agent's next step cannot begin where the last one closed it
         todo = [self.workspace, self.home] if self.traits.is_root else []
         while todo:  # in a loop: what an agent nested in an earlier step must not exhaust our own stack
             folder = todo.pop()

@@ -12,7 +12,7 @@ import pytest
 from test_packimport import a_harbor_folder
 from test_tasks import TASK_TOML, make_task, refused
 
-from appliance.carry import Carried, clear_way, laying_out, place_over
+from appliance.carry import Carried, carried_in, clear_way, laying_out, place_over, remove_left
 from appliance.errors import HarnessError, PackError, SandboxError
 from appliance.harness import Harness
 from appliance.packimport import import_pack
@@ -309,6 +309,30 @@ def test_an_agents_folder_with_a_link_to_another_rollouts_files_unmounts_nothing
     finally:
         other.remove()
     assert not other.folder.exists()
+
+
+def test_a_workspace_that_its_agent_closed_is_open_to_the_next_step(tmp_path: Path) -> None:
+    before, after, carried = a_workshop(tmp_path / "a"), a_workshop(tmp_path / "b"), Carried(tmp_path / "carried")
+    for top in (before.workspace, before.home):
+        (top / "closed").mkdir(mode=0)
+        top.chmod(0)
+    carried.keep(before)
+    carried.lay(after)
+    after.hand_over()
+    assert [top.stat().st_mode & 0o700 for top in (after.workspace, after.home)] == [0o700, 0o700]
+    for shop in (before, after):
+        shop.remove()
+    carried.remove()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_killed_process_carried_goes_with_its_sandboxes(tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("12-0", "carried-12-1-1", "carried-123-1-1")]
+    for folder in folders:
+        (folder / "workspace").mkdir(parents=True)
+    remove_left(folders[0])
+    assert list(tmp_path.iterdir()) == folders[2:]
+    assert carried_in(tmp_path, 7, 2).folder.name == f"carried-{os.getpid()}-7-2"
 
 
 def test_files_with_names_in_workspace_and_home_are_handed_on_once(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from appliance.taskdraft import Refused, Table, plain_files, seconds_in, small_t
 PARTS = ("workdir", "solution")
 HONOURED = {"name", "agent", "verifier", "min_reward", "healthcheck"}
 CHECK_KEYS = ("interval_sec", "timeout_sec", "start_period_sec", "start_interval_sec", "retries")
-MAX_STEPS = 1000
+MAX_STEPS, MAX_NAME_BYTES = 1000, 255
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +81,12 @@ def check_toml(table: Table, key: str, header: str) -> str:
 
 def _settings(table: Table, times: tuple[float, float]) -> tuple[str, str]:
     """(our name, TOML) of one step."""
-    if not isinstance(table.get("name"), str):
+    given = table.get("name")
+    if not isinstance(given, str):
         raise Refused("task.toml: a step has no name")
-    name = task_name(table["name"])
+    if "/" in given or "\0" in given or given == ".." or len(given.encode()) > MAX_NAME_BYTES:
+        raise Refused(f"task.toml: {given[:40]!r} cannot name a step: it is that of a folder in steps/")
+    name = task_name(given)
     least = table.get("min_reward")
     lines = [f"\n[[steps]]\nname = {toml_text(name)}"]
     if isinstance(least, dict):

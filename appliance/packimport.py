@@ -67,7 +67,7 @@ def _take(report: Report, folder: Path, origin: str, make: Callable[[], Draft], 
             raise Refused(f"its id {draft.name} is used by an earlier task")
         write_draft(folder / draft.name, draft, split)
         Task.from_dir(folder / draft.name)
-    except (Refused, PackError, UnicodeError, ValueError, RecursionError) as error:
+    except (Refused, PackError, UnicodeError, ValueError, OverflowError, RecursionError) as error:
         report.refused[origin] = str(error).replace(f"{folder}/", "")  # where it was drafted is gone by then
         return
     report.imported[draft.name] = draft.notes

@@ -106,6 +106,8 @@ def plain_files(folder: Path) -> Iterator[tuple[str, Path]]:
     """
     if folder.is_symlink():
         raise Refused(f"{folder.name} is a link")
+    if folder.is_file():
+        raise Refused(f"{folder.name} is a file, not a folder")
     total = 0
     for top, folders, names in os.walk(folder):
         for name in (*folders, *names):

@@ -427,6 +427,15 @@ def test_a_harbor_task_of_steps_is_imported_with_its_steps(tmp_path: Path) -> No
         ("", {"steps__a__instruction.md": "x"}, "task.toml lists no [[steps]]"),
         ("[[steps]]\nx = 1\n", {}, "a step has no name"),
         ('[[steps]]\nname = "a"\n', {"steps__a__tests__test.sh": "x"}, "steps/a/instruction.md is missing"),
+        ('[[steps]]\nname = "/etc/a"\n', {}, "'/etc/a' cannot name a step"),
+        ('[[steps]]\nname = "a/../../../other"\n', {"steps__a__x": "x"}, "cannot name a step"),
+        (f'[[steps]]\nname = "{"n" * 300}"\n', {}, "cannot name a step"),
+        (f'[[steps]]\nname = "a"\nmin_reward = 0x{"f" * 900}\n', {"steps__a__instruction.md": "x"}, "too large"),
+        (
+            '[[steps]]\nname = "a"\n',
+            {"steps__a__instruction.md": "x", "steps__a__workdir": "a file"},
+            "workdir is a file",
+        ),
         ('[[steps]]\nname = "a"\nmin_reward = inf\n', {"steps__a__instruction.md": "x"}, "min_reward: inf is not a"),
         (
             '[[steps]]\nname = "a b"\n[[steps]]\nname = "a-b"\n',

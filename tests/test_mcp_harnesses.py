@@ -26,7 +26,7 @@ SERVER = '''\
 """An MCP server of one tool: over its pipes, or over HTTP on the port that is given."""
 import json
 import sys
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 TOOL = {
     "name": "price",
@@ -73,7 +73,7 @@ class Web(BaseHTTPRequestHandler):
 
 
 if len(sys.argv) > 1:
-    HTTPServer(("127.0.0.1", int(sys.argv[1])), Web).serve_forever()
+    ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Web).serve_forever()
 for line in sys.stdin:
     said = answer(line)
     if said is not None:

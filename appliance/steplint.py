@@ -15,6 +15,7 @@ from typing import Protocol
 from anyio import to_thread
 
 from appliance.carry import Carried
+from appliance.errors import HostError
 from appliance.lintfindings import Findings, Graded, note_difference, note_slow
 from appliance.sandbox import Mount, Outcome
 from appliance.tasks import Task
@@ -111,7 +112,10 @@ async def _played(probes: Probes, task: Task, agent: _Agent, found: Findings) ->
                 if why := _failed(ended, agent):
                     played.why = f"step {step.name}: {why}"
                     return played
-                await to_thread.run_sync(carried.keep, shop)
+                try:
+                    await to_thread.run_sync(carried.keep, shop)
+                except OSError as error:
+                    raise HostError(f"{carried.folder}: {error}", "free disk space or check its permissions") from error
                 graded = [await probes.grade(own, shop, turn) for turn in agent.turns]
             _note(found, step, agent, ended, graded)
             played.graded.append((step, graded))

@@ -21,7 +21,8 @@ from appliance.picture import amounts_svg
 
 TEXT = "measure packed updates against flat rows, TRL, tree sizes and ranks"
 LIMIT_S = 3600
-RANK_SHARED, RANK_OWN = 256, 64
+RANK_SHARED, RANK_OWN = 512, 128
+CURVE_SHARED, CURVE_BRANCHES, CURVE_OWN = 1024, 8, 128  # 2,048 unique tokens a tree
 PARTS = ("share", "critic", "trl", "curve", "ranks")
 
 
@@ -32,7 +33,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--branches", type=int, default=8, help="branches of the tree")
     parser.add_argument("--own", type=int, default=200, help="tokens of each branch alone, all trained")
     parser.add_argument(
-        "--curve", default="2048,4096,8192,16384,32768,65536", help="unique tokens of the curve's trees"
+        "--curve", default="2048,4096,8192,16384,32768,65536", help="unique tokens of the curve, in trees of 2,048"
     )
     parser.add_argument("--repeats", type=int, default=2, help="times each way is measured; the best counts")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, help="CPU threads")
@@ -98,14 +99,16 @@ def _against_trl(case: dict[str, Any]) -> dict[str, float] | None:
 
 
 def _curve(case: dict[str, Any], sizes: str) -> list[list[float]]:
-    """[unique tokens, seconds, peak bytes] of one update with checkpointing, for trees of growing size.
+    """[unique tokens, seconds, peak bytes] of one update with checkpointing, all of it in one row.
 
-    Trees grow in branches, as rollouts of one task do; their depth stays.
+    More trees of one shape, so that every token has the same work above it: a tree that grew by its branches would have
+    ever more tokens at the far end of its prefix, and more of them trained.
     """
+    tree = {"shared": CURVE_SHARED, "branches": CURVE_BRANCHES, "own": CURVE_OWN}
     found = []
     for text in sizes.split(","):
-        branches = max(1, (int(text) - case["shared"]) // case["own"])
-        told = _case(case | {"kind": "peak", "branches": branches, "checkpointing": True})
+        trees = max(1, int(text) // (CURVE_SHARED + CURVE_BRANCHES * CURVE_OWN))
+        told = _case(case | tree | {"kind": "peak", "trees": trees, "checkpointing": True})
         found.append([told["unique_tokens"], round(told["seconds"], 2), told["peak_bytes"]])
     return found
 
@@ -149,6 +152,6 @@ def table(found: dict[str, Any]) -> str:
 def picture(found: dict[str, Any]) -> str:
     """Seconds a thousand unique tokens, by tree size: flat where cost is linear."""
     return amounts_svg(
-        "seconds a thousand unique tokens, by unique tokens",
+        "seconds a thousand unique tokens, by unique tokens of a batch",
         [(str(tokens), 1000 * seconds / tokens) for tokens, seconds, _ in found["curve"]],
     )

@@ -3,7 +3,8 @@
 `python -m appliance.train.measuring JSON` prints one JSON object. Seconds are CPU seconds of the process where the
 model is on a CPU, since other work on the machine changes those least, and wall-clock seconds on a GPU.
 
-Shapes: a batch is `branches` rows of `shared` + `own` tokens under one prefix; the last `own` of each are trained.
+Shapes: a batch is `trees` times `branches` rows of `shared` + `own` tokens under one prefix; the last `own` of each
+are trained.
 """
 
 from __future__ import annotations
@@ -54,17 +55,19 @@ class Case:
     repeats: int = 1
     device: str = "cpu"
     with_critic: bool = False
+    trees: int = 1
 
 
 def batch(case: Case, vocabulary: int) -> list[Sequence]:
     """The rows of the case: rollouts of alternating advantage that share all but their last tokens."""
     draw = np.random.default_rng(0)
-    prefix = draw.integers(2, vocabulary, case.shared)
     rows = []
-    for number in range(case.branches):
-        ids = np.concatenate([prefix, draw.integers(2, vocabulary, case.own)]).astype(np.int32)
-        mask = np.arange(len(ids)) >= case.shared
-        rows.append(Sequence(ids, mask, np.full(len(ids), -8, np.float32), (-1.0) ** number, number))
+    for tree in range(case.trees):
+        prefix = draw.integers(2, vocabulary, case.shared)
+        for number in range(tree * case.branches, (tree + 1) * case.branches):
+            ids = np.concatenate([prefix, draw.integers(2, vocabulary, case.own)]).astype(np.int32)
+            mask = np.arange(len(ids)) >= case.shared
+            rows.append(Sequence(ids, mask, np.full(len(ids), -8, np.float32), (-1.0) ** number, number))
     return rows
 
 

@@ -29,11 +29,15 @@ from appliance.hosts import check_images, open_hosts, reconcile
 from appliance.images import base_ref
 from appliance.podmanconf import HostTraits
 from appliance.pool import Kind, Pool, Slot
+from appliance.rollout import Place, make_rollout
 from appliance.sandbox import Limits
 from appliance.sections import RolloutSection
 from appliance.smallrun import place_for, small_run
 from appliance.ssh import Address, Ssh
+from appliance.teacher import ScriptedTeacher, StepTeacher
+from appliance.types import Purpose, RolloutPlan
 from appliance.untar import pack, unpack
+from tests.test_steprollouts import Step, write_task
 
 LIMITS = Limits(timeout_s=60, disk_bytes=8 << 20, num_files=2000)
 FACTS = {"uid": "0", "release": "6.1.0-13-amd64", "caps": "000001ffffffffff", "v2": "1", "systemd": "1",
@@ -218,6 +222,7 @@ async def many(server: Sshd, socket: Path, folder: Path) -> list[str]:
         async with Pool([far], folder / "record" / "sandboxes", labels, at_most=0) as pool:
             ended = await small_run(replace(place, pool=pool), 4, 2, lambda done: None)
             assert [(str(r.state), r.reward, r.failure) for r in ended] == [("graded", 1.0, "")] * 4
+            await a_second_step_finds_what_the_first_left(replace(place, pool=pool), folder)
             kind = Kind(base_ref(), LIMITS, place.proxy.directory)
             await what_an_agent_leaves_is_frozen(pool, kind)
             await a_broken_connection_fails_what_was_on_it(server, pool, kind)
@@ -227,6 +232,20 @@ async def many(server: Sshd, socket: Path, folder: Path) -> list[str]:
         there = await far.podman.far.run(f"cd {far.podman.far._base} && find sandboxes -mindepth 1; exit 0")
     assert far.name == url
     return there.decode().split() + [str(p) for p in (folder / "record" / "sandboxes").iterdir()]
+
+
+async def a_second_step_finds_what_the_first_left(place: Place, folder: Path) -> None:
+    first = (
+        "echo hi > first.txt; echo learnt > ~/memory; ln -s /etc data; mkdir -p shut ~/shut; chmod 0 shut ~/shut ~ ."
+    )
+    second = "cat ~/memory && test ! -e answer.txt && test -f ready && cat data/given.txt && echo hi > second.txt"
+    steps = {"first": Step(), "second": Step(setup="test -f first.txt && touch ready")}
+    task = write_task(folder / "tasks" / "two", steps)
+    plan = RolloutPlan(place.run_id, Purpose.SINGLE, 0, next(iter(place.harnesses)), task.name, 1000)
+    (planned,) = place.store.plan([plan])
+    await make_rollout(place, planned, task, StepTeacher([ScriptedTeacher([c]) for c in (first, second)]), 0)
+    (ended,) = [r for r in place.store.rollouts(place.run_id) if r.id == planned.id]
+    assert (ended.reward, ended.failure, ended.failure_detail) == (1.0, "", "")
 
 
 async def what_an_agent_leaves_is_frozen(pool: Pool, kind: Kind) -> None:

@@ -165,9 +165,11 @@ class Podman:
 
     async def remove(self, name: str) -> None:
         """Have it gone with all its processes, also under cancellation; SandboxError `lost` if in vain."""
-        self._ours.discard(name)  # from now on a reconciliation may remove it, should this fail
-        if not await self._remove_surely(name):  # it may still write to the folders that are graded next
-            raise SandboxError("lost", f"sandbox {name} could not be removed in {TEARDOWN_S:.0f} s")
+        try:
+            if not await self._remove_surely(name):  # it may still write to the folders that are graded next
+                raise SandboxError("lost", f"sandbox {name} could not be removed in {TEARDOWN_S:.0f} s")
+        finally:
+            self._ours.discard(name)  # from now on a reconciliation may remove it, should this have failed
 
     async def list(self, labels: Mapping[str, str]) -> Names:
         """Names of the sandboxes that carry all these labels, running or not."""
@@ -182,13 +184,11 @@ class Podman:
         return [(entry["Names"][0], entry["Labels"] or {}) for entry in body]
 
     async def reconcile(self, labels: Mapping[str, str]) -> Names:
-        """Remove every sandbox with these labels that this object did not start, and what Podman no longer knows.
-
-        At the start of a supervisor that is all its predecessor left; each minute, what a fault of Podman's left.
-        """
+        """Remove every sandbox with these labels that this object did not start, and what Podman no longer knows."""
 
         async def act() -> Names:
-            names = [name for name in await self.list(labels) if name not in self._ours]
+            ours = set(self._ours)  # also what is just being removed, and gone once the list is there
+            names = [name for name in await self.list(labels) if name not in ours | self._ours]
             for name in names:
                 await self._remove(name)
             return names + await self.sweep()

@@ -487,6 +487,39 @@ async def test_a_launch_goes_well_on_the_podman_that_has_no_fault(faulty: Callab
 
 
 @pytest.mark.anyio
+async def test_a_sandbox_that_is_just_being_removed_is_not_one_that_nobody_started(
+    faulty: Callable[..., Podman], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reconciliation may list it before its removal and look at it after, or while that takes its time."""
+    async with faulty() as podman:
+        removed: list[str] = []
+
+        async def surely(name: str) -> bool:
+            assert await podman.reconcile({}) == [], "while it goes"
+            removed.append(name)
+            return True
+
+        async def at_once(name: str) -> bool:
+            return True
+
+        async def listed(labels: object) -> list[str]:
+            if not removed:
+                return ["box"]
+            podman._ours.add("late")
+            await podman.remove("late")  # it was there when the list was made
+            return ["late", "left by another"]
+
+        monkeypatch.setattr(podman, "list", listed)
+        monkeypatch.setattr(podman, "_remove", lambda name: anyio.sleep(0))
+        podman._ours |= {"box"}
+        monkeypatch.setattr(podman, "_remove_surely", surely)
+        await podman.remove("box")
+        podman._ours.add("late")
+        monkeypatch.setattr(podman, "_remove_surely", at_once)
+        assert await podman.reconcile({}) == ["left by another"] and not podman._ours
+
+
+@pytest.mark.anyio
 @pytest.mark.parametrize("wrong", WRONGS)
 @pytest.mark.parametrize("kind", ["create", "start", "inspect", "wait", "logs", "remove"])
 async def test_podman_failing_at_any_call_of_a_launch_fails_that_launch_only(

@@ -21,7 +21,10 @@ from appliance.picture import amounts_svg
 
 TEXT = "measure packed updates against flat rows, TRL, tree sizes and ranks"
 LIMIT_S = 3600
+MEASURING = ("appliance.train.measuring",)
 RANK_SHARED, RANK_OWN = 512, 128
+# The C library maps blocks from 32 MiB on anew each time, and the kernel fills them with zeros: it keeps them instead.
+KEEPING = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 34)}
 CURVE_SHARED, CURVE_BRANCHES, CURVE_OWN = 1024, 8, 128  # 2,048 unique tokens a tree
 PARTS = ("share", "critic", "trl", "curve", "ranks")
 
@@ -73,9 +76,9 @@ def _share(measured: dict[str, Any] | None, bound: float) -> float | None:
     return None if measured is None else round(measured["flat_s"] / measured["packed_s"] / bound, 3)
 
 
-def _case(case: dict[str, Any], launcher: tuple[str, ...] = ("appliance.train.measuring",), **more: str) -> Any:
+def _case(case: dict[str, Any], launcher: tuple[str, ...] = MEASURING, more: dict[str, str] | None = None) -> Any:
     """What one process measured; ApplianceError with its last words when it fails."""
-    environment = os.environ | SWITCHES | {"OMP_WAIT_POLICY": "PASSIVE"} | more
+    environment = os.environ | SWITCHES | {"OMP_WAIT_POLICY": "PASSIVE"} | (more or {})
     command = [sys.executable, "-m", *launcher, json.dumps(case)]
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     if ended.returncode:
@@ -108,7 +111,7 @@ def _curve(case: dict[str, Any], sizes: str) -> list[list[float]]:
     found = []
     for text in sizes.split(","):
         trees = max(1, int(text) // (CURVE_SHARED + CURVE_BRANCHES * CURVE_OWN))
-        told = _case(case | tree | {"kind": "peak", "trees": trees, "checkpointing": True})
+        told = _case(case | tree | {"kind": "peak", "trees": trees, "checkpointing": True}, more=KEEPING)
         found.append([told["unique_tokens"], round(told["seconds"], 2), told["peak_bytes"]])
     return found
 
@@ -121,7 +124,7 @@ def _ranks(case: dict[str, Any]) -> dict[str, float]:
         for count in (1, 2):
             out = str(Path(folder) / str(count))
             local = ("torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1", f"--nproc-per-node={count}")
-            told.append(_case(small, (*local, "-m", "appliance.train.measuring"), CORRAL_BENCH_OUT=out))
+            told.append(_case(small, (*local, "-m", *MEASURING), {"CORRAL_BENCH_OUT": out}))
         compared = _case({"kind": "compare", "model": folder, "shared": 0, "branches": 0, "own": 0})
     return {
         "gradient_difference": compared["difference"],

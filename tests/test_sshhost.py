@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tarfile
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
@@ -132,17 +133,16 @@ def test_folders_nested_deeper_than_our_stack_go_there(tmp_path: Path) -> None:
         assert len(archive.getnames()) == depth
 
 
-def test_a_folder_that_its_owner_closed_is_removed_by_its_owner(tmp_path: Path) -> None:
-    shop = tmp_path / "shop"
-    (shop / "agent" / "home" / "closed" / "more").mkdir(parents=True)
+def test_a_folder_that_its_owner_closed_is_removed_by_its_owner() -> None:
     nobody = 65534 if os.getuid() == 0 else os.getuid()
-    for path in (tmp_path, *shop.rglob("*"), shop):
-        os.chown(path, nobody, -1)
-    for parent in tmp_path.parents[:2]:
-        parent.chmod(parent.stat().st_mode | 0o055)
-    (shop / "agent" / "home" / "closed").chmod(0)
-    subprocess.run(["sh", "-c", removal(shop)], user=nobody, check=True)
-    assert not shop.exists()
+    with tempfile.TemporaryDirectory() as own:  # others cannot walk to pytest's
+        shop = Path(own) / "shop"
+        (shop / "agent" / "home" / "closed" / "more").mkdir(parents=True)
+        for path in (Path(own), *shop.rglob("*"), shop):
+            os.chown(path, nobody, -1)
+        (shop / "agent" / "home" / "closed").chmod(0)
+        subprocess.run(["sh", "-c", removal(shop)], user=nobody, check=True)
+        assert not shop.exists()
 
 
 def test_nothing_comes_out_beside_the_folder(tmp_path: Path) -> None:

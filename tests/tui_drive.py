@@ -11,6 +11,7 @@ from textual.pilot import Pilot
 
 from tui.app import CorralApp
 
+HANGS_S = 300
 PATIENCE_S = 60
 
 
@@ -63,9 +64,17 @@ async def read(pilot: Pilot[None]) -> None:
 
 
 def session(app: CorralApp, steps: Callable, size: tuple[int, int] = (80, 24)) -> None:
+    """Does the steps; one that never ends fails with what everything waits for, instead of holding all other tests."""
+
     async def whole() -> None:
         async with app.run_test(size=size, notifications=True) as pilot:
-            await steps(pilot)
+            doing = asyncio.ensure_future(steps(pilot))
+            if not (await asyncio.wait([doing], timeout=HANGS_S))[0]:
+                for task in asyncio.all_tasks():
+                    task.print_stack()
+                doing.cancel()
+                raise AssertionError(f"no end after {HANGS_S} s:\n{shown(app)}")
+            await doing
 
     try:
         asyncio.run(whole())

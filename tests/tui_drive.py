@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from textual.pilot import Pilot
 
@@ -63,18 +64,31 @@ async def read(pilot: Pilot[None]) -> None:
         await pilot.pause()
 
 
+def awaiting(task: asyncio.Task[Any]) -> str:
+    """Where a task stands, from its outermost coroutine to the one that waits."""
+    at: Any = task.get_coro()
+    places = [task.get_name()]
+    while frame := getattr(at, "cr_frame", None):
+        places.append(f"{at.__qualname__}:{frame.f_lineno}")
+        at = at.cr_await
+    return " > ".join(places)
+
+
 def session(app: CorralApp, steps: Callable, size: tuple[int, int] = (80, 24)) -> None:
-    """Does the steps; one that never ends fails with what everything waits for, instead of holding all other tests."""
+    """Does the steps; a session that never ends fails with what everything waits for, instead of holding all tests."""
 
     async def whole() -> None:
+        steps_task = asyncio.current_task()
+        assert steps_task is not None
+
+        def end() -> None:
+            print(f"no end after {HANGS_S} s:\n{shown(app)}", *map(awaiting, asyncio.all_tasks()), sep="\n")
+            steps_task.cancel()
+
+        watch = asyncio.get_running_loop().call_later(HANGS_S, end)
         async with app.run_test(size=size, notifications=True) as pilot:
-            doing = asyncio.ensure_future(steps(pilot))
-            if not (await asyncio.wait([doing], timeout=HANGS_S))[0]:
-                for task in asyncio.all_tasks():
-                    task.print_stack()
-                doing.cancel()
-                raise AssertionError(f"no end after {HANGS_S} s:\n{shown(app)}")
-            await doing
+            await steps(pilot)
+        watch.cancel()
 
     try:
         asyncio.run(whole())

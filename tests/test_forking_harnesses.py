@@ -8,38 +8,20 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-import anyio
 import pytest
 
 from appliance.branches import Said
-from appliance.config import home, podman_home
 from appliance.forks import Cause, forks
-from appliance.harnesscheck import Trial, bench
-from appliance.images import build_images
 from appliance.lossinputs import Recovered, recovered
 from appliance.scripted import byte_renderer
 from appliance.sections import BranchesSection
-from appliance.shelf import Shelf
 from appliance.tasks import Task
 from appliance.types import Branch, Credit
+from tests.played import played
 
 PACK = Path(__file__).resolve().parent.parent / "data" / "pocket"
 TASK = "find-value-train-00"
 LEAVE_OUT = BranchesSection(compaction=Credit.LEAVE_OUT, sub_agent=Credit.LEAVE_OUT)
-
-
-def played(name: str) -> Trial:
-    """One rollout of the harness in a sandbox; its images are built where they are missing."""
-    folder = podman_home(home())
-    folder.mkdir(parents=True, exist_ok=True)
-    harness = Shelf.of(home()).get(name)
-    build_images(folder, [harness], print)
-
-    async def once() -> Trial:
-        async with bench(folder) as place:
-            return await place.make(harness, Task.from_dir(PACK / TASK))
-
-    return anyio.run(once)
 
 
 def trained(calls: list[Said], found: Recovered) -> dict[Branch, int]:
@@ -55,7 +37,7 @@ def trained(calls: list[Said], found: Recovered) -> dict[Branch, int]:
 
 @pytest.mark.real
 def test_codex_compacts_after_each_command_and_a_setting_leaves_that_out() -> None:
-    trial = played("codex-compact")
+    trial = played("codex-compact", Task.from_dir(PACK / TASK))
     assert trial.rollout.reward == 1.0, trial.rollout.failure_detail
     found = recovered(trial.calls, BranchesSection())
     assert [role.branch for role in found.roles] == [Branch.CONTINUATION, *[Branch.COMPACTION] * 4]
@@ -70,7 +52,7 @@ def test_codex_compacts_after_each_command_and_a_setting_leaves_that_out() -> No
 
 @pytest.mark.real
 def test_a_helper_does_the_task_and_a_setting_leaves_it_out() -> None:
-    trial = played("team")
+    trial = played("team", Task.from_dir(PACK / TASK))
     assert trial.rollout.reward == 1.0, trial.rollout.failure_detail
     found = recovered(trial.calls, BranchesSection())
     main, helper = Branch.CONTINUATION, Branch.SUB_AGENT

@@ -9,18 +9,15 @@ import json
 import re
 from pathlib import Path
 
-import anyio
 import pytest
 
 from appliance.branches import Said
-from appliance.config import home, podman_home
-from appliance.harnesscheck import Trial, bench
-from appliance.images import build_images
+from appliance.harnesscheck import Trial
 from appliance.lossinputs import recovered
 from appliance.sections import BranchesSection
-from appliance.shelf import Shelf
 from appliance.tasks import Task
 from appliance.types import Answer, Message, Request, Sample, StopReason, TokenIds, ToolCall
+from tests.played import played
 
 SERVER = '''\
 """An MCP server of one tool: over its pipes, or over HTTP on the port that is given."""
@@ -138,20 +135,6 @@ class Plays:
         text = json.dumps(arguments).replace("PRICE", prices[0] if prices else "PRICE")
         call = ToolCall("call_0", name, text, tool.namespace if tool else "")
         return Answer(Message("assistant", "", tool_calls=(call,)), StopReason.STOP), None
-
-
-def played(name: str, task: Task, policy: Plays) -> Trial:
-    """One rollout of the harness in a sandbox; its image is built where it is missing."""
-    folder = podman_home(home())
-    folder.mkdir(parents=True, exist_ok=True)
-    harness = Shelf.of(home()).get(name)
-    build_images(folder, [harness], print)
-
-    async def once() -> Trial:
-        async with bench(folder) as place:
-            return await place.make(harness, task, teacher=policy)
-
-    return anyio.run(once)
 
 
 def results(call: Said) -> list[str]:

@@ -10,10 +10,10 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from appliance.commands.printing import complain
+from appliance.commands.output import complain
+from appliance.config.paths import home
 from appliance.errors import CorralError, HostError
-from appliance.homes import home
-from appliance.offline import switch_off
+from appliance.system.offline import switch_off
 
 EXIT_CODES = {
     0: "done",
@@ -106,19 +106,19 @@ def _groups() -> tuple[Any, ...]:
         bench,
         bundle,
         completion,
+        config,
+        control,
         db,
         evaluate,
         export,
         harness,
         images,
-        keep,
-        look,
+        inspect,
         policy,
         proxy,
         run,
         sandboxes,
         service,
-        steer,
         tasks,
         tree,
         trees,
@@ -126,7 +126,7 @@ def _groups() -> tuple[Any, ...]:
     )
 
     return (
-        run, steer, look, view, keep, harness, images, sandboxes, tasks, trees, db, tree, policy, export,
+        run, control, inspect, view, config, harness, images, sandboxes, tasks, trees, db, tree, policy, export,
         bench, proxy, evaluate, bundle, service, audit, completion,
     )  # fmt: skip
 
@@ -140,11 +140,11 @@ def _tui(arguments: argparse.Namespace) -> None:
     from tui.app import run as run_ui
 
     def start_demo() -> None:
-        from appliance import running
         from appliance.commands import run
-        from appliance.config import resolve
+        from appliance.config.runconfig import resolve
+        from appliance.runs import lifecycle
 
-        run.detach(running.create(home(), resolve(run.DEMO)))
+        run.detach(lifecycle.create(home(), resolve(run.DEMO)))
 
     run_ui(home(), arguments.readonly, start_demo)
 

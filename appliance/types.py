@@ -347,3 +347,13 @@ class Run:
     created_at: float
     started_at: float | None
     ended_at: float | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Said:
+    """A recorded call with what was said in it, wire-neutral."""
+
+    call: Call
+    messages: tuple[Message, ...]
+    tools: tuple[Tool, ...]
+    answer: Message

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from appliance.cli import ENVIRONMENT, EXIT_CODES, build_parser
-from appliance.config import RunConfig
+from appliance.config.runconfig import RunConfig
 
 PAGE = Path(__file__).resolve().parent / "reference.md"
 EVERYWHERE = {"help", "json", "plain"}

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from textual.pilot import Pilot
 
-from appliance.config import home
+from appliance.config.runconfig import home
 from tui.app import CorralApp
 
 FOLDER = Path(__file__).resolve().parent / "tour"

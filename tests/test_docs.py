@@ -9,10 +9,10 @@ import shlex
 from pathlib import Path
 
 import pytest
-from tui_record import a_busy_record
 
 from appliance.cli import build_parser
-from appliance.config import CHECKOUT
+from appliance.config.runconfig import CHECKOUT
+from tests.support.tui_record import a_busy_record
 
 DOCS = CHECKOUT / "docs"
 PAGES = sorted([*DOCS.glob("*.md"), CHECKOUT / "README.md"])

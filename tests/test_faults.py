@@ -23,22 +23,22 @@ import anyio
 import psutil
 import pytest
 
-from appliance import workshop
-from appliance.config import home, podman_home, resolve
-from appliance.engine import weights_sha256
-from appliance.engine_child import EngineSettings
+from appliance.capture.server import loopback_socket
+from appliance.config.runconfig import home, podman_home, resolve
+from appliance.engine.child import EngineSettings
+from appliance.engine.engine import weights_sha256
+from appliance.engine.replicas import Replicas
+from appliance.engine.sampler import Sampler
 from appliance.errors import EngineError, HostError, ModelError, StoreError, TrainingError
-from appliance.images import build_images
-from appliance.recordfile import explained
-from appliance.replicas import Replicas
-from appliance.sampler import Sampler
-from appliance.store import Store
-from appliance.trainchild import TrainChild
+from appliance.record.file import explained
+from appliance.record.store import Store
+from appliance.sandbox import workspace
+from appliance.sandbox.images.build import build_images
+from appliance.train.child import TrainChild
 from appliance.types import RolloutState
-from appliance.web import loopback_socket
+from tests.engine.test_engine import FAKE
 from tests.soak.chaos import Chaos
-from tests.test_engine import FAKE
-from tests.tiny_tokenizer import renderer
+from tests.support.tiny_tokenizer import renderer
 
 PROMPT = [3, 1, 4]
 
@@ -233,7 +233,7 @@ def test_podman_that_is_gone_ends_the_run_with_its_name_and_the_next_start_goes_
     finally:
         chaos.end()
         for left in (folder / "sandboxes").glob("*"):
-            workshop.remove(left)
+            workspace.remove(left)
     record = Store.open(folder / "record.db", readonly=True)
     assert {r.state for r in record.rollouts("small")} == {RolloutState.GRADED}
     record.close()

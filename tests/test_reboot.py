@@ -16,11 +16,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from appliance.config import home, podman_home
-from appliance.dbcheck import check
-from appliance.images import base_ref, build_images
-from appliance.podmanconf import PodmanPlaces, podman_environment
-from appliance.store import Store
+from appliance.config.runconfig import home, podman_home
+from appliance.operate.record_check import check
+from appliance.record.store import Store
+from appliance.sandbox.images.build import base_ref, build_images
+from appliance.sandbox.settings import PodmanPlaces, podman_environment
 from appliance.types import RolloutState
 from tests.soak.chaos import monitors
 from tests.test_faults import until
@@ -52,7 +52,7 @@ def own_podman(tmp_path: Path) -> Iterator[Path]:
 def start(folder: Path, own: Path) -> subprocess.Popen[bytes]:
     """Rollouts of the scripted harness, or what is left of them."""
     environment = os.environ | {"CORRAL_HOME": str(folder), "CORRAL_PODMAN_HOME": str(own)}
-    words = [sys.executable, "-m", "appliance.smallrun", str(folder), str(ROLLOUTS), "3"]
+    words = [sys.executable, "-m", "appliance.bench.scripted_run", str(folder), str(ROLLOUTS), "3"]
     with (folder / "console.log").open("ab") as log:
         return subprocess.Popen(words, env=environment, stdout=log, stderr=log, start_new_session=True)
 

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from appliance.cli import ENVIRONMENT, EXIT_CODES, main
-from appliance.config import CHECKOUT, RunConfig, leaves
+from appliance.config.runconfig import CHECKOUT, RunConfig, leaves
 
 DOCS = CHECKOUT / "docs"
 PATIENCE_S = 60
@@ -33,7 +33,7 @@ def test_every_key_of_a_run_is_in_the_reference_with_its_meaning() -> None:
 
 
 def test_every_variable_that_is_read_is_in_the_reference() -> None:
-    files = [*CHECKOUT.glob("appliance/**/*.py"), *CHECKOUT.glob("tui/*.py"), CHECKOUT / "install.sh"]
+    files = [*CHECKOUT.glob("appliance/**/*.py"), *CHECKOUT.glob("tui/**/*.py"), CHECKOUT / "install.sh"]
     read = {name for file in files for name in re.findall(r"\bCORRAL_[A-Z]+(?:_[A-Z]+)*", file.read_text())}
     own = {name for name in read if not name.startswith("CORRAL_RUN")} - INNER
     assert own == {name for name in ENVIRONMENT if name.startswith("CORRAL_")} - {"CORRAL_RUN_…"}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.store import Store
+from appliance.record.store import Store
 from appliance.types import Purpose, Reward, RolloutPlan
 from tests.soak import volleys
 from tests.soak.chaos import Chaos, drill, is_clean

@@ -17,17 +17,17 @@ from textual.binding import Binding, BindingType
 from textual.widgets import ContentSwitcher, Footer, Input, Static
 
 from appliance.errors import ApplianceError
-from tui.actor import Actor, InTerminal, lost_now
-from tui.acts import ACTS
-from tui.dialogs import FilterLine, Help, Notice
+from tui.action_runner import Actor, InTerminal, lost_now
+from tui.actions import ACTS
+from tui.appearance import read_preferences
 from tui.header import header, too_small
-from tui.palette import Entry, Palette
-from tui.places import BY_NAME, PLACES, load
+from tui.navigation import BY_NAME, PLACES, load
+from tui.pages.snapshot import Snapshot
 from tui.poller import Poller
-from tui.preferences import read_preferences
-from tui.state import Snapshot
 from tui.theme import MONO, MUTED, THEME
-from tui.view import ActWanted, LookWanted, PageWanted, TextWanted, View
+from tui.views.view import ActWanted, LookWanted, PageWanted, TextWanted, View
+from tui.widgets.dialogs import FilterLine, Help, Notice
+from tui.widgets.palette import Entry, Palette
 
 
 class CorralApp(App[None]):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from textual.content import Content
 
-from tui.places import PLACES
-from tui.state import RunLine
-from tui.view import Span, run_span
+from tui.navigation import PLACES
+from tui.pages.snapshot import RunLine
+from tui.views.view import Span, run_span
 
 WORDS_FROM = 128
 """Columns from which every numbered view is named."""

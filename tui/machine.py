@@ -12,10 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from appliance.errors import CorralError
-from tui.doctordata import read_doctor
-from tui.hardwaredata import Hardware
-from tui.harnessesdata import read_harnesses
-from tui.sandboxesdata import read_sandboxes
+from tui.pages.doctor import read_doctor
+from tui.pages.hardware import Hardware
+from tui.pages.harnesses import read_harnesses
+from tui.pages.sandboxes import read_sandboxes
 from tui.text import plain
 
 

@@ -15,8 +15,8 @@ from typing import Any
 from textual.app import App
 
 from tui.machine import Machine
-from tui.reader import Reader
-from tui.state import Snapshot, Wanted
+from tui.pages.reader import Reader
+from tui.pages.snapshot import Snapshot, Wanted
 
 POLL_S = 1.0
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from appliance.config import home
+from appliance.config.runconfig import home
 from appliance.errors import HostError
 
 TEXT = "overhead of the capture proxy, straight and beside other proxies"
@@ -56,7 +56,7 @@ class _Bench:
 
 def measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """The promised object, and the table that says the same."""
-    from appliance.load.model import tokenizer_folder
+    from appliance.bench.load.model import tokenizer_folder
 
     with tempfile.TemporaryDirectory(prefix="corral-bench-") as name:
         bench = _Bench(Path(name), arguments)
@@ -88,7 +88,7 @@ def measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], str]:
 
 def _compare(bench: _Bench) -> dict[str, dict[str, Any]]:
     """One row a proxy: overhead with a thinking engine, then calls a second with one that answers at once."""
-    from appliance.load.drive import Target
+    from appliance.bench.load.drive import Target
 
     with _engine(bench, bench.think_s) as thinking, _engine(bench, 0.0) as instant:
         straight = [Target(port, lambda _: "/v1/chat/completions", pids=(pid,)) for port, pid in (thinking, instant)]
@@ -103,7 +103,7 @@ def _compare(bench: _Bench) -> dict[str, dict[str, Any]]:
 
 
 def _peers(bench: _Bench, thinking: int, instant: int, base_ms: float) -> dict[str, dict[str, Any]]:
-    from appliance.load import peers
+    from appliance.bench.load import peers
 
     folder = home() / "bench"
     rows: dict[str, dict[str, Any]] = {}
@@ -124,7 +124,7 @@ def _peers(bench: _Bench, thinking: int, instant: int, base_ms: float) -> dict[s
 
 def _loaded(bench: _Bench, target: Any, think_s: float) -> Any:
     """The load, after one call of each client that warms caches and connections up and is not counted."""
-    from appliance.load.drive import Size, load
+    from appliance.bench.load.drive import Size, load
 
     sizes = bench.arguments
     load(target, Size(sizes.clients, sizes.tokens, 0, 1, think_s))
@@ -148,8 +148,8 @@ def _row(found: Any, instant: Any, base_ms: float) -> dict[str, Any]:
 
 def _endure(bench: _Bench) -> tuple[int, int, float]:
     """(lost, doubled, growth of memory in MB since the first calls) of many long rollouts at once."""
-    from appliance.load.drive import Size, load
-    from appliance.store import Store
+    from appliance.bench.load.drive import Size, load
+    from appliance.record.store import Store
 
     sizes = bench.arguments
     if not sizes.rollout_calls:
@@ -172,7 +172,7 @@ def _endure(bench: _Bench) -> tuple[int, int, float]:
 
 def _curve(bench: _Bench) -> list[list[float]]:
     """[prompt tokens, ms of processor time] of a call that adds a result of 40 words; nothing waits for anything."""
-    from appliance.load.drive import cpu_by_size
+    from appliance.bench.load.drive import cpu_by_size
 
     with _engine(bench, 0.0) as (port, _), _ours(bench, port, bench.folder / "curve", len(CURVE)) as ours:
         found = cpu_by_size(ours, CURVE, _CURVE_ROUNDS)
@@ -184,22 +184,22 @@ def _curve(bench: _Bench) -> list[list[float]]:
 
 @contextmanager
 def _engine(bench: _Bench, think_s: float) -> Iterator[tuple[int, int]]:
-    from appliance.load.drive import process
+    from appliance.bench.load.drive import process
 
-    arguments = ["-m", "appliance.load.engine", str(bench.folder / "model"), str(think_s)]
+    arguments = ["-m", "appliance.bench.load.engine", str(bench.folder / "model"), str(think_s)]
     with process(arguments, bench.folder / "engine.log") as found:
         yield found
 
 
 @contextmanager
 def _ours(bench: _Bench, engine_port: int, folder: Path | None = None, sessions: int = 0) -> Iterator[Any]:
-    from appliance.load.drive import Target, process
+    from appliance.bench.load.drive import Target, process
 
     place = folder or Path(tempfile.mkdtemp(dir=bench.folder))
     place.mkdir(exist_ok=True)
     (place / "model").symlink_to(bench.folder / "model")
     arguments = [str(place), str(engine_port), str(sessions or bench.arguments.clients)]
-    with process(["-m", "appliance.load.ours", *arguments], place / "proxy.log") as (port, pid):
+    with process(["-m", "appliance.bench.load.ours", *arguments], place / "proxy.log") as (port, pid):
         yield Target(port, lambda n: f"/s/t{n}/v1/chat/completions", pids=(pid,))
 
 

@@ -15,9 +15,9 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from appliance.pool import Kind, Pool
-    from appliance.rollout import Place
-    from appliance.sandbox import Podman
+    from appliance.runs.rollout import Place
+    from appliance.sandbox.podman import Podman
+    from appliance.sandbox.pool import Kind, Pool
 
 TEXT = "sandboxes: cold, warm and bare starts, how many live at once, many rollouts, what is left behind"
 REMOVAL_S = 3.0
@@ -48,7 +48,7 @@ def measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], str]:
         raise ours from group
     curves = found.pop("_curves")
     if arguments.svg is not None:
-        from appliance.picture import curve_svg
+        from appliance.report.charts import curve_svg
 
         tops = f"top: {found['rss_mb']:.0f} MB and {found['open_files']} open files"
         arguments.svg.write_text(curve_svg(curves, f"supervisor over {found['rollouts']} rollouts; {tops}"))
@@ -56,10 +56,10 @@ def measure(arguments: argparse.Namespace) -> tuple[dict[str, Any], str]:
 
 
 async def _measure(arguments: argparse.Namespace) -> dict[str, Any]:
-    from appliance.config import podman_home
-    from appliance.rollout import kind_of
-    from appliance.smallrun import place_for
-    from appliance.supervisor import owner_of
+    from appliance.bench.scripted_run import place_for
+    from appliance.config.runconfig import podman_home
+    from appliance.runs.rollout import kind_of
+    from appliance.runs.supervisor import owner_of
 
     started_with = os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="corral-bench-") as name:
@@ -77,8 +77,8 @@ async def _measure(arguments: argparse.Namespace) -> dict[str, Any]:
 
 async def _starts(podman: Podman, pool: Pool, kind: Kind, repeats: int) -> dict[str, Any]:
     """Whole lifecycles, ours and bare by turns, in wall time and CPU of service, monitors and sandboxes together."""
-    from appliance.images import base_ref
-    from appliance.sandbox import SandboxSpec
+    from appliance.sandbox.images.build import base_ref
+    from appliance.sandbox.podman import SandboxSpec
 
     number = 0
 
@@ -155,7 +155,7 @@ async def _alive(pool: Pool, kind: Kind, number: int) -> int:
 
 async def _rollouts(place: Place, arguments: argparse.Namespace) -> dict[str, Any]:
     """Many rollouts; growth is counted from the first tenth on, when every thread and buffer is there."""
-    from appliance.smallrun import small_run
+    from appliance.bench.scripted_run import small_run
 
     marks: list[tuple[int, float, int]] = []
     every = max(1, arguments.rollouts // 50)
@@ -206,11 +206,11 @@ async def _left(folder: Path, owner: str) -> int:
     """Sandboxes, folders and cgroups that should be gone; asked of a Podman of its own."""
     import anyio
 
-    from appliance.cgroup import ROOT, ids_under
-    from appliance.config import podman_home
-    from appliance.podmanconf import PodmanPlaces
-    from appliance.podmanservice import runtime_containers
-    from appliance.sandbox import Podman
+    from appliance.config.runconfig import podman_home
+    from appliance.sandbox.podman import Podman
+    from appliance.sandbox.service import runtime_containers
+    from appliance.sandbox.settings import PodmanPlaces
+    from appliance.system.cgroup import ROOT, ids_under
 
     async with Podman(podman_home(folder)) as podman:
         containers = set(await podman.list({"corral.owner": owner}))
@@ -249,7 +249,7 @@ async def _at_once(act: Callable[[], Awaitable[None]], times: int, width: int) -
 
 
 def _home() -> Path:
-    from appliance.config import home
+    from appliance.config.runconfig import home
 
     return home()
 

@@ -14,10 +14,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from appliance.config import home
+from appliance.config.runconfig import home
 from appliance.errors import ApplianceError
-from appliance.offline import SWITCHES
-from appliance.picture import amounts_svg
+from appliance.report.charts import amounts_svg
+from appliance.system.offline import SWITCHES
 
 TEXT = "measure packed updates against flat rows, TRL, tree sizes and ranks"
 LIMIT_S = 3600

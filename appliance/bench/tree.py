@@ -81,7 +81,7 @@ def _conversation(draw: Any, first: Any, calls: int) -> list[Any]:
 def _rebuild(rollouts: int) -> dict[str, Any]:
     import numpy as np
 
-    from appliance.tree import recover
+    from appliance.trees.tree import recover
 
     draw = np.random.default_rng(0)
     seconds, flat, unique = 0.0, 0, 0
@@ -100,7 +100,7 @@ def _curve() -> list[list[float]]:
     """(unique tokens, CPU seconds) of one forest; the best of three, as other work on the machine only adds."""
     import numpy as np
 
-    from appliance.tree import recover
+    from appliance.trees.tree import recover
 
     draw = np.random.default_rng(1)
     common = draw.integers(0, 150_000, SHARED, dtype=np.int32)
@@ -123,20 +123,20 @@ def _curve() -> list[list[float]]:
 
 
 def _record(folder: Path, calls: int) -> dict[str, Any]:
-    from appliance import pages
-    from appliance.recollection import recollect
-    from appliance.record import record_path
-    from appliance.store import Store
-    from appliance.treeview import text, view
-    from appliance.views import status, status_text
+    from appliance.record import queries
+    from appliance.record.access import record_path
+    from appliance.record.store import Store
+    from appliance.report.status import status, status_text
+    from appliance.report.trace import recollect
+    from appliance.report.tree_view import text, view
 
     run_id, rollout = fill(folder, calls)
     with closing(Store.open(record_path(folder), readonly=True)) as store:
         found: dict[str, Any] = {"record_calls": calls} | _sizes(store)
 
         def list_rollouts() -> None:
-            pages.screenful(store, run_id)
-            pages.groups(store, run_id)
+            queries.screenful(store, run_id)
+            queries.groups(store, run_id)
 
         found["open_ms"] = _ms(lambda: status_text(status(folder, run_id)))
         found["list_ms"] = _ms(list_rollouts)
@@ -166,8 +166,8 @@ def _sizes(store: Any) -> dict[str, Any]:
 
 def fill(home: Path, calls: int) -> tuple[str, int]:
     """Writes a record of so many calls under `home`, in bulk; returns its last run and a rollout of it."""
-    from appliance.config import RunConfig
-    from appliance.record import writing
+    from appliance.config.runconfig import RunConfig
+    from appliance.record.access import writing
     from appliance.types import RunState
 
     rollouts = max(1, calls // RECORD_CALLS_A_ROLLOUT)
@@ -221,7 +221,7 @@ def _rows(rollout: int) -> Iterator[tuple[list[Any], tuple[Any, ...], tuple[Any,
     """(nodes, call, body) of each call of one rollout; ids as random as a model's are, for an honest size."""
     import numpy as np
 
-    from appliance.bodies import compress
+    from appliance.record.bodies import compress
 
     draw = np.random.default_rng(rollout)
     added = PROMPT_A_CALL + SAMPLED_A_CALL

@@ -6,7 +6,7 @@ import argparse
 from dataclasses import asdict
 from typing import Any
 
-from appliance.commands.printing import command_of, show
+from appliance.commands.output import command_of, show
 
 
 def add(commands: Any) -> None:
@@ -15,7 +15,7 @@ def add(commands: Any) -> None:
 
 
 def _audit(arguments: argparse.Namespace) -> int:
-    from appliance import audit
+    from appliance.operate import audit
 
     found = audit.audit()
     lines = [f"{found.packages} packages, {found.files} files compared with what was installed"]

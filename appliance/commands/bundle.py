@@ -6,9 +6,9 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from appliance.commands.printing import command_of, show, show_event
+from appliance.commands.output import command_of, show, show_event
 from appliance.commands.progress import progress
-from appliance.config import CHECKOUT, home
+from appliance.config.runconfig import CHECKOUT, home
 from appliance.errors import ConfigError, HostError
 
 
@@ -27,7 +27,7 @@ def add(commands: Any) -> None:
 
 
 def _bundle(arguments: argparse.Namespace) -> None:
-    from appliance import bundle
+    from appliance.operate import bundle
 
     if arguments.check:
         with progress(arguments, "bundle --check", "MB") as told:
@@ -54,9 +54,9 @@ def _tell(arguments: argparse.Namespace, line: str) -> None:
 
 
 def _wish(arguments: argparse.Namespace) -> Any:
-    from appliance.bundle import Wish
-    from appliance.images import FIRST
-    from appliance.shelf import Shelf
+    from appliance.harness.catalog import Shelf
+    from appliance.operate.bundle import Wish
+    from appliance.sandbox.images.build import FIRST
 
     shelf = Shelf.of(home())
     chosen = {name: shelf.get(name) for name in arguments.harness or FIRST}

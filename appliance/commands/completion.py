@@ -11,8 +11,8 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from appliance.commands.printing import command_of, show
-from appliance.config import CHECKOUT, home
+from appliance.commands.output import command_of, show
+from appliance.config.runconfig import CHECKOUT, home
 
 SHELLS = ("bash", "zsh", "fish")
 ASKING = "_ARGCOMPLETE"  # set by the shell's function while it asks
@@ -75,7 +75,7 @@ def _completer(command: str, action: argparse.Action) -> Completer | None:
 
 def _runs(**_: object) -> list[str]:
     from appliance.errors import CorralError
-    from appliance.record import reading
+    from appliance.record.access import reading
 
     try:
         with reading(home()) as store:
@@ -89,7 +89,7 @@ def _exported(**asked: object) -> list[str]:
 
 
 def _harnesses(**_: object) -> list[str]:
-    from appliance.shelf import Shelf
+    from appliance.harness.catalog import Shelf
 
     return list(Shelf.of(home()).harnesses)
 
@@ -102,7 +102,7 @@ def _packs(prefix: str = "", **_: object) -> list[str]:
 
 
 def _keys(**_: object) -> list[str]:
-    from appliance.config import RunConfig, leaves
+    from appliance.config.runconfig import RunConfig, leaves
 
     return [f"{key}=" for key, _, _ in leaves(RunConfig())]
 

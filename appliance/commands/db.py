@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from appliance.commands.printing import command_of, show
+from appliance.commands.output import command_of, show
 from appliance.commands.progress import progress
-from appliance.config import home
+from appliance.config.runconfig import home
 
 
 def add(commands: Any) -> None:
@@ -29,8 +29,8 @@ def add(commands: Any) -> None:
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    from appliance.dbcheck import check, check_text
-    from appliance.record import reading
+    from appliance.operate.record_check import check, check_text
+    from appliance.record.access import reading
 
     with reading(home(), damaged=True) as store, progress(arguments, "db check", "rollouts") as told:
         found = check(store, told)
@@ -39,8 +39,8 @@ def _check(arguments: argparse.Namespace) -> int:
 
 
 def _vacuum(arguments: argparse.Namespace) -> None:
-    from appliance.record import changing
-    from appliance.retention import vacuum
+    from appliance.record.access import changing
+    from appliance.record.retention import vacuum
 
     with changing(home()) as store, progress(arguments, "db vacuum"):
         found = vacuum(store)
@@ -49,8 +49,8 @@ def _vacuum(arguments: argparse.Namespace) -> None:
 
 
 def _prune(arguments: argparse.Namespace) -> None:
-    from appliance.record import changing
-    from appliance.retention import prune
+    from appliance.record.access import changing
+    from appliance.record.retention import prune
 
     with changing(home()) as store, progress(arguments, "db prune", "spans of rollouts") as told:
         found = prune(store, arguments.run, "all" if arguments.all else "bodies", told)
@@ -60,7 +60,7 @@ def _prune(arguments: argparse.Namespace) -> None:
 
 
 def _migrate(arguments: argparse.Namespace) -> None:
-    from appliance.record import changing, record_path
+    from appliance.record.access import changing, record_path
 
     with progress(arguments, "db migrate"), changing(home()):
         path = record_path(home())

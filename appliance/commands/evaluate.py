@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from appliance.commands.printing import command_of, overrides_of, show, show_event
-from appliance.config import home
+from appliance.commands.output import command_of, overrides_of, show, show_event
+from appliance.config.runconfig import home
 from appliance.errors import ApplianceError
 
 
@@ -45,8 +45,8 @@ def add(commands: Any) -> None:
 
 
 def _eval(arguments: argparse.Namespace) -> None:
-    from appliance import evaluating as e
-    from appliance.picture import interval_bars_svg
+    from appliance.report.charts import interval_bars_svg
+    from appliance.runs import evaluate as e
 
     for option, value in (("--attempts", arguments.attempts), ("--max-tasks", arguments.max_tasks)):
         if value < 0:
@@ -64,9 +64,9 @@ def _eval(arguments: argparse.Namespace) -> None:
 
 
 def _transfer(arguments: argparse.Namespace) -> None:
-    from appliance import evaluating as e
-    from appliance.config import resolve
-    from appliance.picture import heat_svg
+    from appliance.config.runconfig import resolve
+    from appliance.report.charts import heat_svg
+    from appliance.runs import evaluate as e
 
     overrides = overrides_of(arguments)
     own = tuple(resolve(arguments.toml, overrides).harnesses)

@@ -6,10 +6,10 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from appliance.commands.output import command_of, show
 from appliance.commands.policy import export_policy
-from appliance.commands.printing import command_of, show
 from appliance.commands.progress import progress
-from appliance.config import home
+from appliance.config.runconfig import home
 from appliance.errors import ConfigError
 
 POLICY = ("adapter", "merged")
@@ -39,8 +39,8 @@ def add(commands: Any) -> None:
 
 
 def _export(arguments: argparse.Namespace) -> None:
-    from appliance.export.leaving import export
-    from appliance.record import newest, reading
+    from appliance.record.access import newest, reading
+    from appliance.report.export.export_run import export
 
     with reading(home()) as store:
         what = arguments.of.pop(0) if arguments.of and arguments.of[0] in POLICY else None
@@ -57,8 +57,8 @@ def _export(arguments: argparse.Namespace) -> None:
 
 
 def _import(arguments: argparse.Namespace) -> None:
-    from appliance.export.entering import bring_in
-    from appliance.record import changing
+    from appliance.record.access import changing
+    from appliance.report.export.import_run import bring_in
 
     with changing(home()) as store, progress(arguments, "import"):
         found = bring_in(store, arguments.run, arguments.file, arguments.harness)

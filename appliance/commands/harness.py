@@ -8,9 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from appliance.commands.printing import command_of, pairs_of, show, show_event
+from appliance.commands.output import command_of, pairs_of, show, show_event
 from appliance.commands.progress import progress
-from appliance.config import home, podman_home
+from appliance.config.runconfig import home, podman_home
 from appliance.errors import HarnessFileError
 
 WIRES = ("chat", "responses", "messages", "gemini")
@@ -67,9 +67,9 @@ def _add_answers(command: argparse.ArgumentParser) -> None:
 
 
 def _list(arguments: argparse.Namespace) -> None:
-    from appliance.images import image_exists, image_ref
-    from appliance.podmanconf import podman_environment
-    from appliance.shelf import Shelf
+    from appliance.harness.catalog import Shelf
+    from appliance.sandbox.images.build import image_exists, image_ref
+    from appliance.sandbox.settings import podman_environment
 
     shelf = Shelf.of(home())
     environment = podman_environment(podman_home(home()))
@@ -92,8 +92,8 @@ def _list(arguments: argparse.Namespace) -> None:
 
 
 def _show(arguments: argparse.Namespace) -> None:
-    from appliance.images import image_ref
-    from appliance.shelf import Shelf
+    from appliance.harness.catalog import Shelf
+    from appliance.sandbox.images.build import image_ref
 
     shelf = Shelf.of(home())
     harness = shelf.get(arguments.name)
@@ -112,8 +112,8 @@ def _show(arguments: argparse.Namespace) -> None:
 
 
 def _build(arguments: argparse.Namespace) -> None:
-    from appliance.images import build_images
-    from appliance.shelf import Shelf
+    from appliance.harness.catalog import Shelf
+    from appliance.sandbox.images.build import build_images
 
     shelf = Shelf.of(home())
     harnesses = [shelf.get(name) for name in arguments.names]
@@ -129,8 +129,8 @@ def _build(arguments: argparse.Namespace) -> None:
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    from appliance.harnesscheck import card_text, checked
-    from appliance.shelf import Shelf
+    from appliance.harness.catalog import Shelf
+    from appliance.operate.harness_check import card_text, checked
 
     harness = Shelf.of(home()).get(arguments.name)
     runs = f" --runs {arguments.runs}" if arguments.runs > 1 else ""
@@ -141,7 +141,7 @@ def _check(arguments: argparse.Namespace) -> int:
 
 
 def _new(arguments: argparse.Namespace) -> None:
-    from appliance.harnessnew import Answers, write_harness
+    from appliance.harness.scaffold import Answers, write_harness
 
     layer = _text(arguments.layer) if arguments.layer else ""
     asked = [(key, text) for key, text in QUESTIONS if not getattr(arguments, key) and not (layer and key == "install")]

@@ -7,18 +7,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from appliance.commands.printing import command_of, show, show_event
+from appliance.commands.output import command_of, show, show_event
 from appliance.commands.progress import progress
-from appliance.config import RunConfig, home, podman_home
+from appliance.config.runconfig import RunConfig, home, podman_home
 from appliance.errors import ConfigError
-from appliance.harness import Harness
+from appliance.harness.harness import Harness
 
 ACTIONS = ("build", "list", "prune", "save", "load")
 
 
 def add(commands: Any) -> None:
     """Adds images."""
-    from appliance.images import FIRST
+    from appliance.sandbox.images.build import FIRST
 
     text = "build, list, prune, save or load the images of sandboxes"
     command = command_of(commands, "images", _images, text, "build pi codex")
@@ -38,7 +38,7 @@ def _images(arguments: argparse.Namespace) -> None:
 
 
 def _build(arguments: argparse.Namespace) -> None:
-    from appliance.images import FIRST, build_images
+    from appliance.sandbox.images.build import FIRST, build_images
 
     def tell(line: str) -> None:
         show_event(arguments, {"part": "images", "message": line})
@@ -49,8 +49,8 @@ def _build(arguments: argparse.Namespace) -> None:
             tell(f"{harness.name}: {harness.terms}")
     build_images(podman_home(home()), chosen, tell)
     if arguments.pack:
-        from appliance.taskimages import build_task_images
-        from appliance.tasks import load_pack
+        from appliance.sandbox.images.task import build_task_images
+        from appliance.tasks.pack import load_pack
 
         for task in load_pack(RunConfig(tasks={"pack": arguments.pack}).pack_path).tasks:
             if task.dockerfile is not None:
@@ -59,8 +59,8 @@ def _build(arguments: argparse.Namespace) -> None:
 
 
 def _list(arguments: argparse.Namespace) -> None:
-    from appliance.imagestore import stored, wanted_refs
-    from appliance.shelf import Shelf
+    from appliance.harness.catalog import Shelf
+    from appliance.sandbox.images.store import stored, wanted_refs
 
     harnesses = Shelf.of(home()).harnesses
     there = {image.ref: image for image in stored(podman_home(home()), list(harnesses.values()))}
@@ -79,8 +79,8 @@ def _list(arguments: argparse.Namespace) -> None:
 
 
 def _prune(arguments: argparse.Namespace) -> None:
-    from appliance.imagestore import prune
-    from appliance.shelf import Shelf
+    from appliance.harness.catalog import Shelf
+    from appliance.sandbox.images.store import prune
 
     with progress(arguments, "images prune"):
         gone = prune(podman_home(home()), list(Shelf.of(home()).harnesses.values()), arguments.tasks)
@@ -89,8 +89,8 @@ def _prune(arguments: argparse.Namespace) -> None:
 
 
 def _save(arguments: argparse.Namespace) -> None:
-    from appliance.images import FIRST
-    from appliance.imagestore import save
+    from appliance.sandbox.images.build import FIRST
+    from appliance.sandbox.images.store import save
 
     if arguments.output is None:
         raise ConfigError("images save: no file given", "corral images save pi codex --output images.tar")
@@ -102,7 +102,7 @@ def _save(arguments: argparse.Namespace) -> None:
 
 
 def _load(arguments: argparse.Namespace) -> None:
-    from appliance.imagestore import load
+    from appliance.sandbox.images.store import load
 
     if len(arguments.names) != 1:
         raise ConfigError("images load: takes one file", "corral images load images.tar")
@@ -112,7 +112,7 @@ def _load(arguments: argparse.Namespace) -> None:
 
 
 def _chosen(arguments: argparse.Namespace, first: Sequence[str]) -> list[Harness]:
-    from appliance.shelf import Shelf
+    from appliance.harness.catalog import Shelf
 
     shelf = Shelf.of(home())
     if arguments.all:

@@ -6,12 +6,12 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from appliance.commands.printing import command_of, overrides_of, show
+from appliance.commands.output import command_of, overrides_of, show
 from appliance.commands.progress import progress
-from appliance.config import from_record, home, resolve
+from appliance.config.runconfig import from_record, home, resolve
 from appliance.errors import ApplianceError
-from appliance.plan import Plan, advice
-from appliance.record import reading
+from appliance.record.access import reading
+from appliance.runs.memory_plan import Plan, advice
 
 
 def add(commands: Any) -> None:
@@ -24,7 +24,7 @@ def add(commands: Any) -> None:
 
 
 def _plan(arguments: argparse.Namespace) -> int:
-    from appliance.room import plan_of, shape_of
+    from appliance.runs.room import plan_of, shape_of
 
     config = resolve(arguments.toml, overrides_of(arguments))
     with progress(arguments, "plan"):

@@ -16,8 +16,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
-from appliance.atomic import new_file
-from appliance.config import home
+from appliance.config.runconfig import home
+from appliance.system.files import new_file
 
 FIRST_S = 2.0
 """A command that is quicker says nothing."""

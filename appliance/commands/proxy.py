@@ -9,9 +9,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from appliance.commands.printing import command_of, overrides_of, show
+from appliance.commands.output import command_of, overrides_of, show
 from appliance.commands.progress import progress
-from appliance.config import home, resolve
+from appliance.config.runconfig import home, resolve
 from appliance.errors import ConfigError
 
 
@@ -46,7 +46,7 @@ def add(commands: Any) -> None:
 def _proxy(arguments: argparse.Namespace) -> None:
     import anyio
 
-    from appliance.standalone import Serving, Wish, serve
+    from appliance.runs.standalone_proxy import Serving, Wish, serve
 
     if not arguments.model and not arguments.run:
         raise ConfigError("corral proxy: no model is named", "corral proxy FOLDER, or --run of an earlier proxy")
@@ -95,8 +95,8 @@ async def _until_stopped() -> None:
 def _call(arguments: argparse.Namespace) -> None:
     import sys
 
-    from appliance.record import reading
-    from appliance.transcript import one_call
+    from appliance.record.access import reading
+    from appliance.report.transcript import one_call
 
     with reading(home()) as store:
         call, conversation = one_call(store, arguments.call)
@@ -123,7 +123,7 @@ def _call(arguments: argparse.Namespace) -> None:
 def _compare(arguments: argparse.Namespace) -> None:
     import anyio
 
-    from appliance.rerender import compare_run, compare_text
+    from appliance.operate.rerender import compare_run, compare_text
 
     with progress(arguments, "compare-rendering", "rollouts") as told:
         asked = (arguments.run, arguments.model, arguments.engine, arguments.score)

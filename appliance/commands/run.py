@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from appliance.atomic import private_folder
-from appliance.commands.printing import command_of, overrides_of, show, show_event
+from appliance.commands.output import command_of, overrides_of, show, show_event
 from appliance.commands.progress import progress
-from appliance.config import CHECKOUT, home, resolve, sources
+from appliance.config.runconfig import CHECKOUT, home, resolve, sources
+from appliance.system.files import private_folder
 
 EXIT_STOPPED = 3
 TOML = "data/demo.toml"
@@ -66,9 +66,9 @@ def _coldstart(arguments: argparse.Namespace) -> int:
 
 
 def _start(arguments: argparse.Namespace, overrides: Mapping[str, str]) -> int:
-    from appliance import running
+    from appliance.runs import lifecycle
 
-    run_id = running.create(home(), resolve(arguments.toml, overrides))
+    run_id = lifecycle.create(home(), resolve(arguments.toml, overrides))
     decided = {key: source for key, source in sources(arguments.toml, overrides).items() if source != "default"}
     (home() / "runs" / run_id / "sources.json").write_text(json.dumps(decided, indent=1) + "\n", encoding="utf-8")
     return _go_on(arguments, run_id)
@@ -76,16 +76,16 @@ def _start(arguments: argparse.Namespace, overrides: Mapping[str, str]) -> int:
 
 def _go_on(arguments: argparse.Namespace, run_id: str) -> int:
     """Runs the supervisor here, printing events as they come, or starts it in the background."""
-    from appliance import running
-    from appliance.finish import curve_lines, table, write
-    from appliance.record import reading
+    from appliance.record.access import reading
+    from appliance.report.summary import curve_lines, table, write
+    from appliance.runs import lifecycle
 
     started_at = getattr(arguments, "started_at", None)
     if arguments.detach:
         log = detach(run_id)
         show(arguments, {"run": run_id, "log": str(log)}, f"run {run_id} goes on in the background; look with `corral`")
         return 0
-    state = running.supervise(home(), run_id, lambda event: show_event(arguments, event))
+    state = lifecycle.supervise(home(), run_id, lambda event: show_event(arguments, event))
     with reading(home()) as store:
         path = write(home(), store, run_id, started_at)
         found = json.loads(path.read_text())
@@ -113,15 +113,15 @@ def detach(run_id: str) -> Path:
 
 
 def _resume(arguments: argparse.Namespace) -> int:
-    from appliance import running
+    from appliance.runs import lifecycle
 
-    return _go_on(arguments, running.unfinished_run(home(), arguments.run))
+    return _go_on(arguments, lifecycle.unfinished_run(home(), arguments.run))
 
 
 def _stop(arguments: argparse.Namespace) -> int:
-    from appliance import running
+    from appliance.runs import lifecycle
 
-    run_id = running.stop(home(), arguments.run)
+    run_id = lifecycle.stop(home(), arguments.run)
     show(
         arguments,
         {"run": run_id, "command": "stop"},
@@ -131,9 +131,9 @@ def _stop(arguments: argparse.Namespace) -> int:
 
 
 def _rollout(arguments: argparse.Namespace) -> int:
-    from appliance import running
+    from appliance.runs import lifecycle
 
     with progress(arguments, f"rollout in {arguments.harness}{' by the teacher' if arguments.teacher else ''}"):
-        found = running.single(home(), arguments.run, arguments.task, arguments.harness, arguments.teacher)
-    show(arguments, found, running.single_text(found))
+        found = lifecycle.single(home(), arguments.run, arguments.task, arguments.harness, arguments.teacher)
+    show(arguments, found, lifecycle.single_text(found))
     return 0 if found["failure"] == "" else 1

@@ -6,8 +6,8 @@ import argparse
 import os
 from typing import Any
 
-from appliance.commands.printing import command_of, show
-from appliance.config import home, podman_home
+from appliance.commands.output import command_of, show
+from appliance.config.runconfig import home, podman_home
 
 
 def add(commands: Any) -> None:
@@ -25,26 +25,26 @@ def add(commands: Any) -> None:
 
 
 def _sandboxes(arguments: argparse.Namespace) -> None:
-    from appliance import reconcile
+    from appliance.sandbox import admin
 
     place = podman_home(home())
     if arguments.action == "prune":
-        removed = reconcile.prune(place)
+        removed = admin.prune(place)
         show(arguments, {"removed": removed}, "\n".join(removed) or "nothing was left behind")
     elif arguments.action == "list":
-        rows = reconcile.sandboxes(place)
+        rows = admin.sandboxes(place)
         keys = ("name", "state", "owner", "rollout", "image")
         told = [dict(zip(keys, keys, strict=True)), *rows] if rows else []
         lines = [f"{r['name']:<44} {r['state']:<8} {r['owner']:<6} {r['rollout'] or '–':<9} {r['image']}" for r in told]
         show(arguments, {"sandboxes": rows}, "\n".join(lines) or "no sandbox lives now")
     else:
-        name = reconcile.find(place, arguments.name or "")
+        name = admin.find(place, arguments.name or "")
         if arguments.action == "shell":
-            command, environment = reconcile.shell_command(place, name)
+            command, environment = admin.shell_command(place, name)
             os.execvpe(command[0], command, environment)
         if arguments.action == "logs":
-            log = reconcile.logs(place, name, arguments.lines)
+            log = admin.logs(place, name, arguments.lines)
             show(arguments, {"sandbox": name, "log": log}, log.rstrip() or "nothing was written yet")
             return
-        reconcile.stop(place, name, arguments.grace)
+        admin.stop(place, name, arguments.grace)
         show(arguments, {"stopped": name}, f"{name} stopped")

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from appliance.commands.printing import command_of, show
+from appliance.commands.output import command_of, show
 
 
 def add(commands: Any) -> None:
@@ -20,7 +20,7 @@ def add(commands: Any) -> None:
 
 
 def _service(arguments: argparse.Namespace) -> None:
-    from appliance import service
+    from appliance.operate import service
 
     program = Path(shutil.which("corral", path=str(Path(sys.executable).parent)) or sys.argv[0]).absolute()
     if arguments.action == "show":

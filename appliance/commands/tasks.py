@@ -8,9 +8,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from appliance.commands.printing import command_of, show, show_event
+from appliance.commands.output import command_of, show, show_event
 from appliance.commands.progress import progress
-from appliance.config import RunConfig, home
+from appliance.config.runconfig import RunConfig, home
 
 
 def add(commands: Any) -> None:
@@ -86,8 +86,8 @@ def pack_of(name: str) -> Path:
 
 
 def _import(arguments: argparse.Namespace) -> int:
-    from appliance.harbortask import Dockerfiles
-    from appliance.packimport import import_pack
+    from appliance.tasks.importers.harbor import Dockerfiles
+    from appliance.tasks.importers.pack import import_pack
 
     with progress(arguments, "tasks import"):
         report = import_pack(arguments.source, arguments.out, arguments.split, Dockerfiles(arguments.dockerfiles))
@@ -107,7 +107,7 @@ def _import(arguments: argparse.Namespace) -> int:
 
 
 def _list(arguments: argparse.Namespace) -> None:
-    from appliance.tasks import load_pack
+    from appliance.tasks.pack import load_pack
 
     pack = load_pack(pack_of(arguments.pack))
     rows = [{"name": t.name, "family": t.family, "split": t.split, "instruction": t.instruction} for t in pack.tasks]
@@ -116,7 +116,7 @@ def _list(arguments: argparse.Namespace) -> None:
 
 
 def _show_task(arguments: argparse.Namespace) -> None:
-    from appliance.tasks import load_pack
+    from appliance.tasks.pack import load_pack
 
     task = load_pack(pack_of(arguments.pack)).task(arguments.task)
     files = {
@@ -148,7 +148,7 @@ def _show_task(arguments: argparse.Namespace) -> None:
 
 
 def _new(arguments: argparse.Namespace) -> None:
-    from appliance.taskedit import new_task
+    from appliance.tasks.authoring import new_task
 
     written = new_task(arguments.folder, arguments.family)
     text = f"written: {arguments.folder}\n" + "\n".join(f"  {line}" for line in written)
@@ -156,7 +156,7 @@ def _new(arguments: argparse.Namespace) -> None:
 
 
 def _split(arguments: argparse.Namespace) -> None:
-    from appliance.taskedit import split_pack
+    from appliance.tasks.authoring import split_pack
 
     splits = split_pack(pack_of(arguments.pack), arguments.held_out, arguments.by, arguments.seed)
     counts = {s: sum(v == s for v in splits.values()) for s in sorted(set(splits.values()))}
@@ -165,7 +165,7 @@ def _split(arguments: argparse.Namespace) -> None:
 
 def _lint(arguments: argparse.Namespace) -> int:
     """Reads the pack, naming every task that is malformed; with --run, probes those that can be read."""
-    from appliance.tasks import read_pack
+    from appliance.tasks.pack import read_pack
 
     with progress(arguments, "tasks lint"):
         pack, broken = read_pack(pack_of(arguments.pack))
@@ -185,9 +185,9 @@ def _lint(arguments: argparse.Namespace) -> int:
 def _probe(arguments: argparse.Namespace, pack: Any) -> dict[str, Any]:
     import anyio
 
-    from appliance.images import base_ref
-    from appliance.lintfindings import Findings, report
-    from appliance.tasklint import lint_pack
+    from appliance.operate.lintfindings import Findings, report
+    from appliance.operate.pack_lint import lint_pack
+    from appliance.sandbox.images.build import base_ref
 
     started = time.monotonic()
 
@@ -201,9 +201,9 @@ def _probe(arguments: argparse.Namespace, pack: Any) -> dict[str, Any]:
 
 
 def _rates(arguments: argparse.Namespace) -> None:
-    from appliance.config import from_record
-    from appliance.record import reading
-    from appliance.schedule import pair_weights, solved_by_step
+    from appliance.config.runconfig import from_record
+    from appliance.record.access import reading
+    from appliance.runs.schedule import pair_weights, solved_by_step
     from appliance.types import Purpose
 
     with reading(home()) as store:
@@ -230,9 +230,9 @@ def _two(value: float | None) -> str:
 
 
 def _from_session(arguments: argparse.Namespace) -> None:
-    from appliance.record import reading
-    from appliance.sessiontask import draft_task
-    from appliance.transcript import calls
+    from appliance.record.access import reading
+    from appliance.report.transcript import calls
+    from appliance.tasks.sessiontask import draft_task
 
     with reading(home()) as store:
         said = calls(store, arguments.rollout)

@@ -6,9 +6,9 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from appliance.commands.printing import command_of, show
+from appliance.commands.output import command_of, show
 from appliance.commands.progress import progress
-from appliance.config import home
+from appliance.config.runconfig import home
 
 
 def add(commands: Any) -> None:
@@ -22,10 +22,10 @@ def add(commands: Any) -> None:
 
 
 def _tree(arguments: argparse.Namespace) -> None:
-    from appliance.recollection import recollect
-    from appliance.record import reading
-    from appliance.treehtml import write_html
-    from appliance.treeview import text, view
+    from appliance.record.access import reading
+    from appliance.report.trace import recollect
+    from appliance.report.tree_view import text, view
+    from appliance.report.treehtml import write_html
 
     with progress(arguments, "tree"):
         with reading(home()) as store:

@@ -6,9 +6,9 @@ import argparse
 from dataclasses import asdict
 from typing import Any
 
-from appliance.commands.printing import command_of, show
+from appliance.commands.output import command_of, show
 from appliance.commands.progress import progress
-from appliance.config import home
+from appliance.config.runconfig import home
 
 
 def add(commands: Any) -> None:
@@ -23,8 +23,8 @@ def add(commands: Any) -> None:
 
 
 def _forks(arguments: argparse.Namespace) -> int:
-    from appliance.explain import explain, text
-    from appliance.record import newest, reading
+    from appliance.record.access import newest, reading
+    from appliance.report.fork_report import explain, text
 
     with reading(home()) as store:
         run = store.run(arguments.run) if arguments.run else newest(store)
@@ -36,8 +36,8 @@ def _forks(arguments: argparse.Namespace) -> int:
 
 
 def _replay(arguments: argparse.Namespace) -> int:
-    from appliance.record import newest, reading
-    from appliance.replay import replay
+    from appliance.record.access import newest, reading
+    from appliance.report.replay import replay
 
     with reading(home()) as store:
         run = store.run(arguments.run) if arguments.run else newest(store)

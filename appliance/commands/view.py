@@ -9,8 +9,8 @@ from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from appliance.commands.printing import command_of, show
-from appliance.config import home
+from appliance.commands.output import command_of, show
+from appliance.config.runconfig import home
 from appliance.errors import ConfigError, StoreError
 
 NAMES = ("runs", "rollouts", "curve", "log", "rewards", "hardware", "traffic", "tasks", "checkpoints")
@@ -42,10 +42,10 @@ def _view(arguments: argparse.Namespace) -> None:
 
 def _read(folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     """The parts of a view by name: one number or text, a mapping, or a sequence of equal lines."""
-    from tui.hardwaredata import Hardware
-    from tui.logdata import moment
-    from tui.reader import Reader
-    from tui.state import Only, Wanted
+    from tui.pages.hardware import Hardware
+    from tui.pages.log import moment
+    from tui.pages.reader import Reader
+    from tui.pages.snapshot import Only, Wanted
 
     try:
         at = moment(arguments.at, time.time()) if arguments.at else None

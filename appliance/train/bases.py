@@ -18,7 +18,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, BitsAndBytesConfig
 from transformers.utils.logging import disable_progress_bar
 
 from appliance.errors import ModelError
-from appliance.train import attention, flex
+from appliance.train import attention_cpu, attention_gpu
 
 Quantization = Literal["nf4", "none"]
 Dtype = Literal["auto", "float32", "bfloat16"]
@@ -46,8 +46,8 @@ def load_base(base: Path, settings: BaseSettings, device: torch.device) -> Any:
     """The model itself, quantised as asked. ModelError says what is wrong with the folder."""
     check_base(base)
     dtype = compute_dtype(settings.dtype, device)
-    attention.register()
-    flex.register()
+    attention_cpu.register()
+    attention_gpu.register()
     disable_progress_bar()  # type: ignore[no-untyped-call]  # a log keeps lines, not bars
     nf4 = BitsAndBytesConfig(  # type: ignore[no-untyped-call]
         load_in_4bit=True,
@@ -60,7 +60,7 @@ def load_base(base: Path, settings: BaseSettings, device: torch.device) -> Any:
             base,
             local_files_only=True,
             dtype=dtype,
-            attn_implementation=attention.NAME if device.type == "cpu" else flex.NAME,
+            attn_implementation=attention_cpu.NAME if device.type == "cpu" else attention_gpu.NAME,
             device_map={"": device},
             quantization_config=nf4 if settings.quantization == "nf4" else None,
         )

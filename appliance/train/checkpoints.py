@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from appliance.atomic import new_file
+from appliance.config.sections import TrainSection
 from appliance.errors import ModelError
-from appliance.sections import TrainSection
+from appliance.system.files import new_file
 
 SEAL = "checkpoint.json"
 STATES = ("optimizer.pt", "critic.pt")

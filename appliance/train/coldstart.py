@@ -17,14 +17,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from appliance.atomic import new_folder
-from appliance.branches import Said, said
-from appliance.config import RunConfig, from_record
+from appliance.capture.rendering.renderer import Renderer
+from appliance.config.runconfig import CHECKOUT, RunConfig, from_record
+from appliance.config.sections import BranchesSection
 from appliance.errors import ModelError, StoreError, TrainingError
-from appliance.lossinputs import recovered
-from appliance.render import Renderer
-from appliance.sections import BranchesSection
-from appliance.store import Store
+from appliance.record.conversation import said
+from appliance.record.store import Store
+from appliance.system.files import new_folder
 from appliance.train.bases import check_tokenizer
 from appliance.train.batch import Sequence as TrainingRow
 from appliance.train.batch import pack
@@ -32,12 +31,13 @@ from appliance.train.checkpoints import seal
 from appliance.train.lessons import Lesson, renamed, validation_split
 from appliance.train.pocket import ROWS_A_STEP, Growth, Row, grow, mean_loss, new_model, save_model
 from appliance.train.policy import Policy, load_policy, save_adapter, set_threads, settings_of
-from appliance.train.served import export_served
 from appliance.train.smollm2 import prepare_smollm2
 from appliance.train.vocabulary import CONTROL, pocket_tokenizer, save_tokenizer
-from appliance.types import Branch, Purpose, TokenIds
+from appliance.train.weights import export_served
+from appliance.trees.recovery import recovered
+from appliance.types import Branch, Purpose, Said, TokenIds
 
-TEMPLATE = Path(__file__).parents[2] / "data" / "templates" / "hermes.jinja"
+TEMPLATE = CHECKOUT / "data" / "templates" / "hermes.jinja"
 REPORT_S = 5.0
 TEXTS_A_KIND = 32
 """Conversations a kind of lesson that the pocket tokenizer is made from; it looks for what all of them share."""

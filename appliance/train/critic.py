@@ -20,8 +20,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from appliance.atomic import new_file
 from appliance.errors import TrainingError
+from appliance.system.files import new_file
 from appliance.train.adapters import CRITIC, add_critic, parameters_of, using
 from appliance.train.batch import Packed
 from appliance.train.gae import explained_variance

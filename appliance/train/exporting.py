@@ -13,12 +13,12 @@ from typing import Any
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
-from appliance.atomic import new_folder
 from appliance.errors import ModelError
+from appliance.system.files import new_folder
 from appliance.train.bases import check_base
 from appliance.train.checkpoints import check
 from appliance.train.policy import ADAPTER_CONFIG, ADAPTER_WEIGHTS, ORIGIN, check_adapter, rank_of
-from appliance.train.served import copy_beside
+from appliance.train.weights import copy_beside
 
 
 def export_adapter(adapter: Path, folder: Path) -> Path:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from appliance.config import from_record
+from appliance.config.runconfig import from_record
 from appliance.train.learner import Learner
 from appliance.train.policy import load_policy, set_threads, settings_of
 from appliance.train.ranks import join

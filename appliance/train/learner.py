@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch.optim import Optimizer
 
-from appliance.config import RunConfig
+from appliance.config.runconfig import RunConfig
 from appliance.train import loss, ppo, update
 from appliance.train.adapters import REFERENCE, add_reference, parameters_of
 from appliance.train.batch import Sequence as TrainingRow

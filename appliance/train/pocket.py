@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from appliance.atomic import new_file
 from appliance.errors import TrainingError
+from appliance.system.files import new_file
 from appliance.types import TokenIds
 
 WIDTH, LAYERS, HEADS, HEAD_DIM, MLP = 192, 3, 6, 32, 384

@@ -23,10 +23,10 @@ from safetensors import SafetensorError
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from appliance.atomic import new_folder
-from appliance.config import RunConfig
+from appliance.config.runconfig import RunConfig
 from appliance.errors import ModelError
-from appliance.train import attention, flex
+from appliance.system.files import new_folder
+from appliance.train import attention_cpu, attention_gpu
 from appliance.train.bases import BaseSettings, fingerprint, load_base
 from appliance.train.batch import Packed
 from appliance.train.logits import Head, label_logprobs
@@ -98,14 +98,14 @@ class Policy:
 
     def hidden(self, packed: Packed) -> Tensor:
         """(N, D) what the last layer says of each token of the trie, given its path."""
-        if self.attention == flex.NAME:
-            blocks = flex.TreeBlocks(packed, self.device)
+        if self.attention == attention_gpu.NAME:
+            blocks = attention_gpu.TreeBlocks(packed, self.device)
             inputs = (blocks.padded(packed.ids, self.device), blocks.padded(packed.positions, self.device))
             return self._decoded(*inputs, {"tree_blocks": blocks})[: packed.num_tokens]
         positions = torch.from_numpy(packed.positions).to(self.device)
         ids = torch.from_numpy(packed.ids.astype(np.int64)).to(self.device)
-        if self.attention == attention.NAME:
-            return self._decoded(ids, positions, {"tree_plan": attention.TreePlan(packed)})
+        if self.attention == attention_cpu.NAME:
+            return self._decoded(ids, positions, {"tree_plan": attention_cpu.TreePlan(packed)})
         return self._decoded(ids, positions, {"attention_mask": self._dense_mask(packed, positions)})
 
     def _decoded(self, ids: Tensor, positions: Tensor, visibility: dict[str, Any]) -> Tensor:

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from appliance.engine_guard import die_with_parent
+from appliance.system.guard import die_with_parent
 from appliance.train.batch import Sequence, deal
 
 LIFE = timedelta(minutes=30)

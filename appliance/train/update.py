@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.optim import Optimizer
 
-from appliance.atomic import new_file
 from appliance.errors import TrainingError
+from appliance.system.files import new_file
 from appliance.train.adapters import REFERENCE, using
 from appliance.train.batch import Packed, Sequence, pack, split
 from appliance.train.loss import Loss, LossSettings, Terms, clip_higher, gspo, kl_k2

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
-from appliance.atomic import new_file
+from appliance.system.files import new_file
 
 CONTROL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<tool_call>", "</tool_call>")
 UNIT = re.compile(r"[A-Za-z]+|.", re.DOTALL)

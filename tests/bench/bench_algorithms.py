@@ -23,8 +23,8 @@ from typing import Any
 CHECKOUT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(CHECKOUT))
 
-from appliance.finish import summary  # noqa: E402
-from appliance.store import Store  # noqa: E402
+from appliance.record.store import Store  # noqa: E402
+from appliance.report.summary import summary  # noqa: E402
 from appliance.types import RunState  # noqa: E402
 
 LEAVE_OUT = {f"branches.{name}": "leave_out" for name in ("compaction", "sub_agent", "parallel")}

@@ -18,8 +18,8 @@ from pathlib import Path
 import anyio
 import numpy as np
 
-from appliance.engine import Engine, EngineSettings
-from appliance.engine_probe import model_config
+from appliance.engine.engine import Engine, EngineSettings
+from appliance.engine.probe import model_config
 
 NUM_SHARED, NUM_OWN, NUM_SAMPLED = 256, 44, 40
 

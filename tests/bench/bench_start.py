@@ -17,7 +17,7 @@ COMMANDS = {
     "python": ["-c", "pass"],
     "corral --help": ["-m", "appliance.cli", "--help"],
     "corral status": ["-m", "appliance.cli", "status"],
-    "supervisor imported": ["-c", "import appliance.supervisor"],
+    "supervisor imported": ["-c", "import appliance.runs.supervisor"],
     "tui imported": ["-c", "import tui.app"],
 }
 

@@ -13,14 +13,13 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[n]) for n in (1, 2)]
-
-from tiny_policy import make_base, row  # noqa: E402
+sys.path[:0] = [str(Path(__file__).resolve().parents[2])]
 
 from appliance.train.bases import BaseSettings  # noqa: E402
 from appliance.train.batch import Sequence, pack  # noqa: E402
 from appliance.train.policy import PolicySettings, load_policy, set_threads  # noqa: E402
 from appliance.train.update import UpdateSettings, make_optimizer, update  # noqa: E402
+from tests.support.tiny_policy import make_base, row  # noqa: E402
 
 VOCABULARY = 2048
 

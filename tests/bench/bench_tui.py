@@ -20,14 +20,14 @@ import threading
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from textual import events
-from tui_record import a_busy_record
 
-from appliance import pages
-from appliance.store import Store
+from appliance.record import queries
+from appliance.record.store import Store
 from appliance.types import Purpose, RolloutState, RunState
+from tests.support.tui_record import a_busy_record
 from tui.app import CorralApp
 
 LIVE = 64 - 5
@@ -126,7 +126,7 @@ def first_screen_s(home: Path) -> float:
 def writing(home: Path, per_s: int, end: threading.Event) -> None:
     """Signs of life of the 64 rollouts under way and events, `per_s` a second each."""
     store, number = Store.open(home / "record.db"), 0
-    under_way = [r.id for r in pages.live(store, "demo-1a2b")]
+    under_way = [r.id for r in queries.live(store, "demo-1a2b")]
     while not end.wait(1 / per_s):
         number += 1
         store.move_rollout(under_way[number % len(under_way)], RolloutState.RUNNING)

@@ -16,10 +16,10 @@ from pathlib import Path
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[n]) for n in (1, 2)]
+sys.path[:0] = [str(Path(__file__).resolve().parents[2])]
 
-from appliance.config import resolve  # noqa: E402
-from appliance.plan import Shape, trainer_parts  # noqa: E402
+from appliance.config.runconfig import resolve  # noqa: E402
+from appliance.runs.memory_plan import Shape, trainer_parts  # noqa: E402
 from appliance.train.bases import BaseSettings  # noqa: E402
 from appliance.train.batch import pack  # noqa: E402
 from appliance.train.measuring import Case, batch  # noqa: E402

@@ -31,18 +31,18 @@ from typing import Any
 import anyio
 import psutil
 
-from appliance.cgroup import ROOT, ids_under
-from appliance.config import CHECKOUT, home, podman_home
-from appliance.dbcheck import check
+from appliance.config.runconfig import CHECKOUT, home, podman_home
 from appliance.errors import CorralError
-from appliance.images import build_images
-from appliance.podmanconf import PodmanPlaces
-from appliance.podmanservice import runtime_containers
-from appliance.replay import replay
-from appliance.sandbox import Podman
-from appliance.shelf import Shelf
-from appliance.store import Store
-from appliance.supervisor import owner_of
+from appliance.harness.catalog import Shelf
+from appliance.operate.record_check import check
+from appliance.record.store import Store
+from appliance.report.replay import replay
+from appliance.runs.supervisor import owner_of
+from appliance.sandbox.images.build import build_images
+from appliance.sandbox.podman import Podman
+from appliance.sandbox.service import runtime_containers
+from appliance.sandbox.settings import PodmanPlaces
+from appliance.system.cgroup import ROOT, ids_under
 from appliance.types import RolloutState, RunState
 
 DEADLINE_S = 900.0
@@ -87,7 +87,7 @@ class Chaos:
         """The supervisor, or the next one when the last ended: it goes on with what is unfinished."""
         if self.run == "scripted":
             count = str(self.batches * self.batch)
-            words = ["-m", "appliance.smallrun", str(self.folder), count, "4"]
+            words = ["-m", "appliance.bench.scripted_run", str(self.folder), count, "4"]
         elif run_id := self._unfinished():
             words = ["-m", "appliance.cli", "resume", run_id, "--plain"]
         else:

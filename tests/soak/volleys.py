@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from appliance.errors import CorralError
-from appliance.store import Store
+from appliance.record.store import Store
 from tests.soak.chaos import Chaos, is_clean, prepared
 
 SHARES = {"conmon": 0.4, "service": 0.3, "supervisor": 0.1, "engine": 0.1, "trainer": 0.1}

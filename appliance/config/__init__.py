@@ -1,0 +1,1 @@
+"""One TOML a run: its keys, where each value comes from, and where state lies."""

@@ -1,0 +1,1 @@
+"""Agent programs as data."""

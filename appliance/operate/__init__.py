@@ -1,0 +1,1 @@
+"""Is it in order, and kept so: machine, harness, pack, record."""

@@ -1,0 +1,1 @@
+"""The SQLite record: schema, calls, queries, retention."""

@@ -1,0 +1,1 @@
+"""Rollouts made, graded, scheduled and evaluated."""

@@ -1,0 +1,1 @@
+"""Podman: containers, workspaces, the pool, hosts."""

@@ -1,0 +1,1 @@
+"""Images: built here, kept here, and those that tasks bring."""

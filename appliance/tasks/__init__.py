@@ -1,0 +1,1 @@
+"""Packs, their steps, rubrics and rewards, MCP servers."""

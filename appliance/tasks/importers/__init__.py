@@ -1,0 +1,1 @@
+"""Tasks and packs that others wrote, as packs of Corral."""

@@ -1,0 +1,1 @@
+"""From calls to a tree, its roles, training rows and forks. Pure."""

@@ -1,1 +1,0 @@
-"""Wire formats as pure modules: one a format, each with the same functions; `body` reads, `neutral` records."""

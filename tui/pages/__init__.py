@@ -1,0 +1,1 @@
+"""What each view shows, read from the record and the machine. No Textual here."""

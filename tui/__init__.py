@@ -1,1 +1,5 @@
-"""The terminal UI: reads the record, draws it, and writes one command, `stop`."""
+"""The terminal UI: `pages` read what `views` draw with `widgets`, and every act of a user is a command left in the
+record.
+
+No run depends on it, and it may be closed at any time.
+"""

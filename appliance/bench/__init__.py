@@ -1,1 +1,4 @@
-"""What `corral bench` measures: one module a bench, each with `TEXT`, `add(parser)` and `measure(arguments)`."""
+"""What `corral bench` measures, one module a bench, each with `TEXT`, `add(parser)` and `measure(arguments)`.
+
+No run depends on anything here.
+"""

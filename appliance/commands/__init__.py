@@ -1,1 +1,5 @@
-"""One module a group of commands; each adds its commands to the parser with `add`."""
+"""The command line, one module a group of commands, each of which adds its commands to the parser with `add`.
+
+Arguments come in and text or JSON goes out; the work is done in the packages below, and none of them imports a
+command.
+"""

@@ -25,7 +25,7 @@ def add(commands: Any) -> None:
     command.epilog = "example: corral doctor --fix · corral doctor --report corral-report.json"
     command.add_argument("--fix", action="store_true", help="first mend what can be mended without asking")
     command.add_argument("--report", type=Path, metavar="FILE", help="write a file for a bug report, without secrets")
-    command_of(commands, "info", _info, "versions and paths")
+    command_of(commands, "info", _info, "versions, paths, and how large each part is")
 
 
 def _status(arguments: argparse.Namespace) -> None:
@@ -86,4 +86,4 @@ def _info(arguments: argparse.Namespace) -> None:
     from appliance.report import status
 
     found = status.info(home())
-    show(arguments, found, "\n".join(f"{key:<14} {value}" for key, value in found.items()))
+    show(arguments, found, status.info_text(found))

@@ -1,1 +1,5 @@
-"""vLLM as a child process, called with token ids."""
+"""vLLM as a child process, called with token ids: started, probed, watched for hangs, spread over replicas or reached
+at another address, and the policy that answers captured calls through it.
+
+It reads no wire format, and only `vllm_plugin` imports vLLM or torch.
+"""

@@ -1,1 +1,5 @@
-"""What people and other tools read from the record."""
+"""What people and other tools read from the record: status, summaries, charts, confidence intervals, transcripts, tree
+views, replay, and `export`.
+
+Nothing here makes a rollout or changes one.
+"""

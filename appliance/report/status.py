@@ -7,6 +7,7 @@ from importlib.metadata import PackageNotFoundError, metadata, version
 from pathlib import Path
 from typing import Any
 
+import appliance
 from appliance.config.runconfig import CHECKOUT
 from appliance.record import queries
 from appliance.record.access import code_version, newest, reading, record_path
@@ -91,9 +92,9 @@ def engine_line(engine: dict[str, Any]) -> str:
     return f"engine {engine['engine']}  {queue}, {100 * engine.get('cache_share', 0):.0f} % of its cache in use"
 
 
-def info(home: Path) -> dict[str, str]:
-    """Versions, paths, and the licences that the packages tell of themselves."""
-    found = {"corral": code_version(), "home": str(home), "record": str(record_path(home)), "checkout": str(CHECKOUT)}
+def info(home: Path) -> dict[str, Any]:
+    """Versions, paths, the licences that the packages tell of themselves, and the size of each package of ours."""
+    found: dict[str, Any] = {"corral": code_version(), "home": str(home), "record": str(record_path(home)), "checkout": str(CHECKOUT)}
     for package in SHOWN_PACKAGES:
         try:
             found[package] = version(package)
@@ -102,6 +103,25 @@ def info(home: Path) -> dict[str, str]:
     told = {package: licence_of(package, found[package]) for package in SHOWN_PACKAGES if package in found}
     lines = [f"{name} {licence or '?'}" for name, licence in told.items()]
     found["licences"] = "; ".join(["corral Apache-2.0", *lines])
+    found["packages"] = packages()
+    return found
+
+
+def info_text(found: dict[str, Any]) -> str:
+    """Versions and paths for a terminal; the packages in one line."""
+    sizes = ", ".join(f"{name} {size['modules']}" for name, size in found["packages"].items())
+    return "\n".join(f"{key:<14} {value}" for key, value in (found | {"packages": f"modules in {sizes}"}).items())
+
+
+def packages() -> dict[str, dict[str, int]]:
+    """The packages of `appliance`, by name: modules besides `__init__`, and lines of all files."""
+    found = {}
+    for door in sorted(Path(appliance.__file__).parent.glob("*/__init__.py")):
+        files = sorted(door.parent.rglob("*.py"))
+        found[door.parent.name] = {
+            "modules": sum(file.name != "__init__.py" for file in files),
+            "lines": sum(file.read_bytes().count(b"\n") for file in files),
+        }
     return found
 
 

@@ -1,1 +1,5 @@
-"""Podman: containers, workspaces, the pool, hosts."""
+"""Podman and all that surrounds a rollout's container: its specification and seccomp profile, workspaces made, frozen
+and handed from step to step, the pool of waiting sandboxes, local and ssh hosts, and `images`.
+
+It knows no model, no reward and no schedule.
+"""

@@ -1,1 +1,5 @@
-"""Everything that imports torch: the policy, its batches and losses, the cold start, the trainer process."""
+"""One step from the record to the next policy version: advantages, rows packed into trees, attention, losses, critic,
+gates on the gap to the sampler, checkpoints, the cold start, and the trainer process with its ranks.
+
+The only package that computes with torch; it starts no engine and no sandbox.
+"""

@@ -1,7 +1,8 @@
 """Write the claw pack: workspace tasks of an office and an engineer, the same bytes for the same seed everywhere.
 
-    python data/claw/generate.py                        # rewrites data/claw/, as committed (seed 0)
+    python data/claw/generate.py --out DIR              # all 132 tasks, as `corral` generates them for itself
     python data/claw/generate.py --seed 7 --out DIR     # another draw
+    python data/claw/generate.py                        # rewrites samples/: the first task of each family
 
 Twelve families, each one function in office.py or engineering.py: it draws a workspace, says what is wanted, computes
 the right result from what it drew, and carries an oracle, a program that finds the result from the workspace alone.
@@ -14,6 +15,7 @@ import argparse
 import json
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -115,12 +117,26 @@ def write_pack(out: Path, seed: int) -> list[str]:
     return names
 
 
+def write_samples() -> list[str]:
+    """Write the first task of each family, as the whole pack has it, under samples/ and return their names."""
+    first = {family: name for name, family, _ in reversed([*plan()])}
+    shutil.rmtree(HERE / "samples", ignore_errors=True)
+    with tempfile.TemporaryDirectory() as whole:
+        write_pack(Path(whole), seed=0)
+        for name in first.values():
+            shutil.copytree(Path(whole, name), HERE / "samples" / name)
+    return sorted(first.values())
+
+
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description="Write the claw task pack.")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, default=HERE)
+    parser.add_argument("--out", type=Path, help="folder for all tasks; without it only samples/ is rewritten")
     options = parser.parse_args()
+    if options.out is None:
+        print(f"{len(write_samples())} tasks written to {HERE / 'samples'}")
+        return
     print(f"{len(write_pack(options.out, options.seed))} tasks written to {options.out}")
 
 

@@ -1,7 +1,8 @@
 """Write the pocket pack: small file-and-shell tasks, the same bytes for the same seed on every machine.
 
-    python data/pocket/generate.py --seed 0            # rewrites data/pocket/, as committed
+    python data/pocket/generate.py --out DIR           # all 304 tasks, as `corral` generates them for itself
     python data/pocket/generate.py --seed 7 --out DIR  # another draw, for example for more teaching
+    python data/pocket/generate.py                     # rewrites samples/: the first task of each family
 
 Fourteen families; eleven have lessons, train and held-out instances, three are held out whole (data/demo.toml names
 those that it uses). A lesson is an easy instance, on which a shortcut that ignores the condition works as well as the
@@ -19,6 +20,7 @@ import argparse
 import json
 import random
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -444,18 +446,32 @@ def write_pack(
     return names
 
 
+def write_samples() -> list[str]:
+    """Write the first task of each family, as the whole pack has it, under samples/ and return their names."""
+    first = {family: name for name, family, split in reversed([*plan(NUM_LESSONS, NUM_TRAIN, NUM_HELD_OUT)])
+             if split != "lesson"}
+    shutil.rmtree(HERE / "samples", ignore_errors=True)
+    with tempfile.TemporaryDirectory() as whole:
+        write_pack(Path(whole), seed=0)
+        for name in first.values():
+            shutil.copytree(Path(whole, name), HERE / "samples" / name)
+    return sorted(first.values())
+
+
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description="Write the pocket task pack.")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, default=HERE)
+    parser.add_argument("--out", type=Path, help="folder for all tasks; without it only samples/ is rewritten")
     parser.add_argument("--lessons", type=int, default=NUM_LESSONS, help="lessons a family")
     parser.add_argument("--train", type=int, default=NUM_TRAIN, help="train tasks a family")
     parser.add_argument("--held-out", type=int, default=NUM_HELD_OUT, help="held-out tasks a family")
     options = parser.parse_args()
+    if options.out is None:
+        print(f"{len(write_samples())} tasks written to {HERE / 'samples'}")
+        return
     names = write_pack(options.out, options.seed, (options.lessons, options.train, options.held_out))
-    if options.out.resolve() != HERE:
-        shutil.copyfile(HERE / "words.txt", options.out / "words.txt")  # the cold start renames lessons with them
+    shutil.copyfile(HERE / "words.txt", options.out / "words.txt")  # the cold start renames lessons with them
     print(f"{len(names)} tasks written to {options.out}")
 
 

@@ -1,1 +1,4 @@
-"""Formats that a rollout can leave the record in, one module each, and the two that conversations come in by."""
+"""A run's rollouts in the formats of other tools, one module each, and conversations that come in for the cold start.
+
+Nothing here prints or asks.
+"""

@@ -1,1 +1,4 @@
-"""Tasks and packs that others wrote, as packs of Corral."""
+"""Tasks that others wrote (ClawGym, Harbor, terminal-bench), turned into task folders of Corral.
+
+They read files and never run what they import.
+"""

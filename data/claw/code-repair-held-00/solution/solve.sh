@@ -1,8 +1,0 @@
-#!/bin/bash
-# The oracle: solves the task from the workspace alone.
-set -e
-cd "${CORRAL_WORKSPACE:-/workspace}"
-python3 -I -S -B - <<'PROGRAM'
-source = open('orders.py').read()
-open('orders.py', 'w').write(source.replace('def moving_mean(numbers):\n    return [sum(numbers[i:i + 4]) / 4 for i in range(len(numbers))]\n', 'def moving_mean(numbers):\n    return [sum(numbers[i:i + 4]) / 4 for i in range(len(numbers) - 4 + 1)]\n'))
-PROGRAM

@@ -1,4 +1,0 @@
-#!/bin/bash
-set -e
-cd "${CORRAL_WORKSPACE:-/workspace}"
-cat flour.txt rabbit.txt > rain.txt

@@ -1,4 +1,0 @@
-#!/bin/bash
-set -e
-cd "${CORRAL_WORKSPACE:-/workspace}"
-cat gold.txt ginger.txt > monkey.txt

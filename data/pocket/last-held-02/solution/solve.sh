@@ -1,4 +1,0 @@
-#!/bin/bash
-set -e
-cd "${CORRAL_WORKSPACE:-/workspace}"
-tail -n 1 sailor.log > roof.txt

@@ -1,4 +1,0 @@
-#!/bin/bash
-set -e
-cd "${CORRAL_WORKSPACE:-/workspace}"
-mkdir -p bucket; mv $(grep -l steel meadow/*) bucket

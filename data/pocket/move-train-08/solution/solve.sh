@@ -1,4 +1,0 @@
-#!/bin/bash
-set -e
-cd "${CORRAL_WORKSPACE:-/workspace}"
-mkdir -p queen; mv $(grep -l amber ginger/*) queen

@@ -1,2 +1,0 @@
-tower south
-finger white

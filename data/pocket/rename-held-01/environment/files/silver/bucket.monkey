@@ -1,2 +1,0 @@
-paper falcon
-bread flour

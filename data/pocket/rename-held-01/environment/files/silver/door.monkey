@@ -1,2 +1,0 @@
-canyon heart
-harbor book

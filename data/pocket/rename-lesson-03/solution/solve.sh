@@ -1,4 +1,0 @@
-#!/bin/bash
-set -e
-cd "${CORRAL_WORKSPACE:-/workspace}"
-for f in pearl/*.baker; do mv $f ${f%.baker}.market; done

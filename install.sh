@@ -253,6 +253,7 @@ install_offline() {
     check_bundle
     install_system
     install_wheels
+    write_tasks
     for archive in "$BUNDLE"/images/*.tar; do
         [ ! -f "$archive" ] || "$VENV/bin/corral" images load "$archive" || exit 1
     done
@@ -277,10 +278,17 @@ install_launcher() {
     esac
 }
 
+# The shipped packs are generated: data/ holds what writes them.
+write_tasks() {
+    "$VENV/bin/corral" tasks generate --plain >"$LOG" || exit 1
+    say "tasks: $(tr '\n' ';' <"$LOG" | sed 's/;$//; s/;/; /g')"
+}
+
 install_all() {
     check_machine
     install_system
     install_packages
+    write_tasks
     "$VENV/bin/corral" images build "$@" || exit 1
     install_launcher
 }

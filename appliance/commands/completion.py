@@ -97,8 +97,8 @@ def _harnesses(**_: object) -> list[str]:
 def _packs(prefix: str = "", **_: object) -> list[str]:
     from argcomplete.completers import DirectoriesCompleter
 
-    shipped = {file.parent.parent.name for file in CHECKOUT.glob("data/*/*/task.toml")}
-    return [*sorted(shipped), *DirectoriesCompleter()(prefix)]
+    shipped = [file.parent.name for file in sorted(CHECKOUT.glob("data/*/pack.json"))]
+    return [*shipped, *DirectoriesCompleter()(prefix)]
 
 
 def _keys(**_: object) -> list[str]:

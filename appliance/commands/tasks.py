@@ -1,4 +1,4 @@
-"""Commands for task packs: import, list, show, new, split and lint."""
+"""Commands for task packs: import, list, show, new, split, lint and generate."""
 
 from __future__ import annotations
 
@@ -62,7 +62,15 @@ def add(commands: Any) -> None:
         actions, "rates", _rates, "solve rates of a run's tasks in each harness, step by step", "demo-1129-203911-0fd8"
     )
     command.add_argument("run", help="id, or enough of it")
+    _add_generate(actions)
     _add_from_session(actions)
+
+
+def _add_generate(actions: Any) -> None:
+    command = command_of(
+        actions, "generate", _generate, "write the tasks of shipped packs into the state folder again", "pocket"
+    )
+    command.add_argument("packs", nargs="*", metavar="PACK", help="name under data/; all by default")
 
 
 def _add_from_session(actions: Any) -> None:
@@ -161,6 +169,26 @@ def _split(arguments: argparse.Namespace) -> None:
     splits = split_pack(pack_of(arguments.pack), arguments.held_out, arguments.by, arguments.seed)
     counts = {s: sum(v == s for v in splits.values()) for s in sorted(set(splits.values()))}
     show(arguments, {"splits": splits, "counts": counts}, "  ".join(f"{s}: {n}" for s, n in counts.items()))
+
+
+def _generate(arguments: argparse.Namespace) -> None:
+    from appliance.errors import PackError
+    from appliance.tasks.generated import generate, shipped_packs
+
+    shipped = {pack.name: pack for pack in shipped_packs()}
+    if unknown := sorted(set(arguments.packs) - set(shipped)):
+        raise PackError(f"{unknown[0]}: not a shipped pack", f"name some of {', '.join(shipped)}, or none for all")
+    found = [generate(shipped[name]) for name in arguments.packs or shipped]
+    lines = [f"{one.name}: {one.num_tasks} tasks in {one.folder}" for one in found]
+    lines += [f"{one.name}: the folder that differed is now {one.kept}" for one in found if one.kept]
+    rows = [
+        {
+            "pack": one.name, "folder": str(one.folder), "tasks": one.num_tasks, "digest": one.digest,
+            "kept": str(one.kept) if one.kept else None,
+        }
+        for one in found
+    ]  # fmt: skip
+    show(arguments, {"packs": rows}, "\n".join(lines))
 
 
 def _lint(arguments: argparse.Namespace) -> int:

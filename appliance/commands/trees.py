@@ -36,13 +36,16 @@ def _forks(arguments: argparse.Namespace) -> int:
 
 
 def _replay(arguments: argparse.Namespace) -> int:
+    from appliance.config.runconfig import from_record
     from appliance.record.access import newest, reading
     from appliance.report.replay import replay
+    from appliance.runs.run_pack import PackState, check_pack
 
     with reading(home()) as store:
         run = store.run(arguments.run) if arguments.run else newest(store)
         with progress(arguments, "replay", "steps") as told:
             found = replay(store, run.id, told)
+        pack = check_pack(store, run, from_record(run.config))
     same = not found.differences
     lines = [
         f"run {run.id}: {found.steps} steps, {found.rollouts} rollouts trained on: "
@@ -50,5 +53,10 @@ def _replay(arguments: argparse.Namespace) -> int:
     ]
     for d in found.differences:
         lines.append(f"  step {d.step}" + (f" rollout {d.rollout}" if d.rollout else "") + f": {d.what}")
-    show(arguments, {"identical": same, "differences": [asdict(d) for d in found.differences]}, "\n".join(lines))
-    return 0 if same else 1
+    if pack.message:
+        lines.append(pack.message)
+    as_json: dict[str, Any] = {"identical": same, "differences": [asdict(d) for d in found.differences]}
+    if pack.state is not PackState.UNKNOWN:
+        as_json["pack"] = asdict(pack)
+    show(arguments, as_json, "\n".join(lines))
+    return 0 if same and pack.state is not PackState.DIFFERS else 1

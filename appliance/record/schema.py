@@ -207,6 +207,15 @@ def engine_loads(db: Database) -> None:
     )
 
 
+@migrations()
+def run_packs(db: Database) -> None:
+    """What the tasks of each run were: one digest of all of them, and one of each task as JSON."""
+    db.execute(
+        "CREATE TABLE run_packs(run_id TEXT PRIMARY KEY REFERENCES runs(id), pack TEXT NOT NULL, digest TEXT NOT NULL,"
+        " tasks TEXT NOT NULL) STRICT"
+    )
+
+
 def waiting(path: Path, connection: Database) -> list[str]:
     """The migrations that this record still needs; StoreError when it is a foreign or a newer one."""
     tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type='table'")}

@@ -10,7 +10,7 @@ import json
 import sqlite3
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -363,6 +363,23 @@ class Store:
                 "INSERT OR REPLACE INTO tasks(pack, name, family, split, instruction) VALUES(?,?,?,?,?)",
                 [(pack, *task) for task in tasks],
             )
+
+    def noted_tasks(self, pack: str) -> dict[str, tuple[str, str, str]]:
+        """Task → (family, split, instruction), as a pack of this name was recorded last."""
+        rows = self.rows("SELECT name, family, split, instruction FROM tasks WHERE pack=?", pack)
+        return {row["name"]: (row["family"], row["split"], row["instruction"]) for row in rows}
+
+    def note_pack(self, run_id: str, pack: str, digest: str, tasks: Mapping[str, str]) -> None:
+        """Records the digests of a run's tasks: of all together, and of each."""
+        row = (run_id, pack, digest, json.dumps(tasks))
+        with self.write() as db:
+            db.execute("INSERT OR REPLACE INTO run_packs(run_id, pack, digest, tasks) VALUES(?,?,?,?)", row)
+
+    def noted_pack(self, run_id: str) -> tuple[str, str, dict[str, str]] | None:
+        """(pack, digest, task → digest) of a run; None for one made before packs had digests."""
+        for row in self.rows("SELECT pack, digest, tasks FROM run_packs WHERE run_id=?", run_id):
+            return row["pack"], row["digest"], json.loads(row["tasks"])
+        return None
 
     def note_engine(self, run_id: str, number: int, load: dict[str, float]) -> None:
         """Records the newest numbers of one of a run's engines; those before are dropped."""

@@ -33,6 +33,7 @@ from appliance.runs.control import Steering
 from appliance.runs.harness_reload import InForce, reloading
 from appliance.runs.judge import EngineVoice, Judge, judging
 from appliance.runs.rollout import Place, make_rollout
+from appliance.runs.run_pack import pack_of_run
 from appliance.runs.teaching import Choose, teachers
 from appliance.runs.watchdog import check_disk, watch
 from appliance.sandbox import workspace
@@ -134,7 +135,7 @@ class Supervisor:
     # ------------------------------------------------------------------ phases
 
     async def _phases(self) -> None:
-        self.pack = load_pack(self.config.pack_path, self.config.tasks.families)
+        self.pack = pack_of_run(self.store, self.run, self.config)
         self._check_splits()
         self.store.note_tasks(self.pack.name, [(t.name, t.family, t.split, t.instruction) for t in self.pack.tasks])
         harnesses = chosen_harnesses(self.config, self.home)

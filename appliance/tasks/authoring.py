@@ -9,6 +9,7 @@ from pathlib import Path
 
 from appliance.errors import PackError
 from appliance.system.files import new_file
+from appliance.tasks.generated import is_generated, tasks_folder
 from appliance.tasks.pack import Task, load_pack
 
 NEW_TASK = {
@@ -66,6 +67,9 @@ def split_pack(pack: Path, held_out: float, by: str, seed: int) -> dict[str, str
 
     Returns task → split. The draw depends on names and seed alone. PackError when a share leaves one side empty.
     """
+    if is_generated(pack):
+        remedy = f"copy its tasks first: cp -r {tasks_folder(pack)} packs/own"
+        raise PackError(f"{pack}: a shipped pack's splits are its generator's", remedy)
     tasks = [t for t in load_pack(pack).tasks if t.split != "lesson"]
     unit_of = {t.name: t.family if by == "family" else t.name for t in tasks}
     units = sorted(set(unit_of.values()))

@@ -22,6 +22,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from appliance.errors import PackError
+from appliance.tasks.digest import task_digest
+from appliance.tasks.generated import tasks_folder
 from appliance.tasks.mcp import McpServer, read_servers
 from appliance.tasks.rubric import Rubric
 from appliance.tasks.steps import HealthCheck, Strategy, TaskStep, health_check, in_words, steps_of, strategy_of
@@ -139,6 +141,10 @@ class Pack:
     path: Path
     tasks: tuple[Task, ...]
 
+    def digests(self) -> dict[str, str]:
+        """Task → digest of everything in its folder. Reads every file."""
+        return {task.name: task_digest(task.path) for task in self.tasks}
+
     def split(self, split: str) -> tuple[Task, ...]:
         """The tasks of one split."""
         return tuple(task for task in self.tasks if task.split == split)
@@ -164,7 +170,11 @@ class Pack:
 
 
 def load_pack(path: Path, families: Sequence[str] = ()) -> Pack:
-    """The tasks of the folder `path`, of these families or of all. Folders that start with . or _ are no tasks."""
+    """The tasks of the folder `path`, of these families or of all. Folders that start with . or _ are no tasks.
+
+    The tasks of a shipped pack are generated where they are missing (see `generated`).
+    """
+    path = tasks_folder(path)
     folders = _folders(path)
     by_name: dict[str, Task] = {}
     for folder in folders:
@@ -183,6 +193,7 @@ def read_pack(path: Path) -> tuple[Pack, dict[str, str]]:
     """The tasks of a folder that can be read, and folder → what is wrong with each of the others."""
     tasks: dict[str, Task] = {}
     broken: dict[str, str] = {}
+    path = tasks_folder(path)
     for folder in _folders(path):
         try:
             task = Task.from_dir(folder)

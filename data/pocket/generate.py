@@ -448,8 +448,11 @@ def write_pack(
 
 def write_samples() -> list[str]:
     """Write the first task of each family, as the whole pack has it, under samples/ and return their names."""
-    first = {family: name for name, family, split in reversed([*plan(NUM_LESSONS, NUM_TRAIN, NUM_HELD_OUT)])
-             if split != "lesson"}
+    first = {
+        family: name
+        for name, family, split in reversed([*plan(NUM_LESSONS, NUM_TRAIN, NUM_HELD_OUT)])
+        if split != "lesson"
+    }
     shutil.rmtree(HERE / "samples", ignore_errors=True)
     with tempfile.TemporaryDirectory() as whole:
         write_pack(Path(whole), seed=0)

@@ -6,19 +6,20 @@ Their scripted policy plays a task whose second command needs what the first one
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
+from appliance.config.runconfig import CHECKOUT
 from appliance.config.sections import BranchesSection
 from appliance.runs.scripted_responder import byte_renderer
+from appliance.tasks.generated import tasks_folder
 from appliance.tasks.pack import Task
 from appliance.trees.forks import Cause, forks
 from appliance.trees.recovery import Recovered, recovered
 from appliance.types import Branch, Credit, Said
 from tests.support.played import played
 
-PACK = Path(__file__).resolve().parents[2] / "data" / "pocket"
+PACK = tasks_folder(CHECKOUT / "data" / "pocket")
 TASK = "find-value-train-00"
 LEAVE_OUT = BranchesSection(compaction=Credit.LEAVE_OUT, sub_agent=Credit.LEAVE_OUT)
 

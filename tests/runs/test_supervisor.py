@@ -25,6 +25,7 @@ from appliance.record.lock import lock, supervisor_of
 from appliance.record.store import Store
 from appliance.runs.supervisor import owner_of
 from appliance.sandbox.podman import Podman
+from appliance.tasks.generated import tasks_folder
 
 SMALL = {
     "coldstart.rollouts": "6",
@@ -168,7 +169,7 @@ def test_I8_kill_9_of_supervisor_engine_and_trainer_then_resume(
 def a_pack_that_waits(folder: Path) -> Path:
     """The demo's tasks, with a teacher whose one command takes far longer than any test waits."""
     pack = folder / "pack"
-    shutil.copytree(CHECKOUT / "data" / "pocket", pack)
+    shutil.copytree(tasks_folder(CHECKOUT / "data" / "pocket"), pack)
     for file in pack.rglob("teacher.json"):
         file.write_text('["sleep 3000"]')
     for file in pack.rglob("task.toml"):

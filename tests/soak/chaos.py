@@ -43,6 +43,7 @@ from appliance.sandbox.podman import Podman
 from appliance.sandbox.service import runtime_containers
 from appliance.sandbox.settings import PodmanPlaces
 from appliance.system.cgroup import ROOT, ids_under
+from appliance.tasks.generated import tasks_folder
 from appliance.types import RolloutState, RunState
 
 DEADLINE_S = 900.0
@@ -104,7 +105,7 @@ class Chaos:
         """The demo's tasks with time enough for a machine that has more to do than this."""
         pack = self.folder / "pack"
         if not pack.exists():
-            shutil.copytree(CHECKOUT / "data" / "pocket", pack)
+            shutil.copytree(tasks_folder(CHECKOUT / "data" / "pocket"), pack)
             for file in pack.rglob("task.toml"):
                 text = file.read_text(encoding="utf-8")
                 file.write_text(re.sub(r"timeout_sec = .*", "timeout_sec = 600.0", text), encoding="utf-8")

@@ -7,13 +7,14 @@ import random
 import time
 from pathlib import Path
 
-from appliance.config.runconfig import RunConfig
+from appliance.config.runconfig import CHECKOUT, RunConfig
 from appliance.record.calls import CallDraft
 from appliance.record.conversation import neutral_json
 from appliance.record.store import Store
+from appliance.tasks.generated import tasks_folder
 from appliance.types import Message, Purpose, Request, Reward, RolloutPlan, Tool, ToolCall
 
-PACK = Path(__file__).parents[2] / "data" / "pocket"
+PACK = tasks_folder(CHECKOUT / "data" / "pocket")
 
 PI = Tool(
     "bash",

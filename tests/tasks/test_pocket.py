@@ -1,4 +1,4 @@
-"""The pocket pack: the folder is what the generator writes, and every grader means what it says.
+"""The pocket pack: the generator writes the same tasks everywhere, and every grader means what it says.
 
 The graders run here without a container: their folders come from environment variables.
 """
@@ -19,12 +19,15 @@ import pytest
 
 from appliance.config.runconfig import resolve
 from appliance.runs import schedule
+from appliance.tasks.digest import pack_digest, task_digest
 from appliance.tasks.pack import Task, load_pack
 from appliance.tasks.reward import read_reward
 from appliance.types import Purpose
 
 POCKET = Path(__file__).resolve().parents[2] / "data" / "pocket"
 PACK = load_pack(POCKET)
+DIGEST = "800eb8e465fe489c311b4bab98daef8bfb39b07032a4bfd0b2bd5d7753cb5646"
+"""Of the 304 tasks that were stored in this repository before they were generated."""
 WORDS = (POCKET / "words.txt").read_text().split()
 ONE_PER_FAMILY = [task.name for task in PACK.tasks if task.name.endswith("-held-00")]
 ONE_PER_CHECK = ["find-value-held-00", "edit-key-held-00", "move-held-00"]
@@ -85,22 +88,20 @@ def bench(tmp_path: Path, name: str) -> Bench:
 
 
 def tree(folder: Path) -> dict[str, bytes]:
-    """Every file under `folder` but caches, by relative path."""
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and "__pycache__" not in path.parts
-    }
+    """Every file under `folder`, by relative path."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 # ------------------------------------------------------------------ the pack
 
 
 def test_the_committed_folder_is_what_the_generator_writes_for_seed_0(tmp_path: Path) -> None:
-    load_generator().write_pack(tmp_path, seed=0)
-    by_hand = {"words.txt", "generate.py", "check.py"}
-    committed = {path: data for path, data in tree(POCKET).items() if path not in by_hand}
-    assert tree(tmp_path) == committed
+    names = load_generator().write_pack(tmp_path, seed=0)
+    written = {name: task_digest(tmp_path / name) for name in names}
+    assert len(written) == 304 and pack_digest(written) == DIGEST
+    samples = {task.name: task_digest(task) for task in (POCKET / "samples").iterdir()}
+    assert samples == {name: written[name] for name in samples}
+    assert sorted(PACK.task(name).family for name in samples) == sorted({task.family for task in PACK.tasks})
 
 
 def test_another_seed_gives_other_tasks(tmp_path: Path) -> None:
@@ -168,7 +169,7 @@ def test_the_demonstration_is_on_the_tasks_that_it_was_tuned_on() -> None:
     assert (len(pack.tasks), len(made)) == (168, 96 + 96 + 792)
     assert hashlib.sha256("\n".join(made).encode()).hexdigest()[:16] == "7082a4b73460685d"
     content = hashlib.sha256()
-    for path, data in tree(POCKET).items():
+    for path, data in tree(PACK.path).items():
         if path.split("/")[0] in {task.name for task in pack.tasks}:
             content.update(f"{path}\0".encode() + data)
     assert content.hexdigest()[:16] == "66e63398a760ec93"

@@ -14,7 +14,6 @@ import socket
 import sqlite3
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -36,9 +35,10 @@ from appliance.sandbox import workspace
 from appliance.sandbox.images.build import build_images
 from appliance.train.child import TrainChild
 from appliance.types import RolloutState
-from tests.engine.test_engine import FAKE
 from tests.soak.chaos import Chaos
+from tests.support.fake_vllm import FAKE
 from tests.support.tiny_tokenizer import renderer
+from tests.support.waiting import until
 
 PROMPT = [3, 1, 4]
 
@@ -237,13 +237,6 @@ def test_podman_that_is_gone_ends_the_run_with_its_name_and_the_next_start_goes_
     record = Store.open(folder / "record.db", readonly=True)
     assert {r.state for r in record.rollouts("small")} == {RolloutState.GRADED}
     record.close()
-
-
-def until(is_true: Callable[[], bool], deadline_s: float = 120.0) -> None:
-    deadline = time.monotonic() + deadline_s
-    while not is_true():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def test_a_record_that_another_program_holds_is_named(tmp_path: Path) -> None:

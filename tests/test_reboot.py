@@ -23,7 +23,7 @@ from appliance.sandbox.images.build import base_ref, build_images
 from appliance.sandbox.settings import PodmanPlaces, podman_environment
 from appliance.types import RolloutState
 from tests.soak.chaos import monitors
-from tests.test_faults import until
+from tests.support.waiting import until
 
 ROLLOUTS = 8
 

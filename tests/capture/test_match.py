@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from appliance.capture.history import History, Place, request_key
 from appliance.capture.wire import chat, gemini, messages, responses
 from appliance.types import Message, Request, Tool, ToolCall
-from tests.capture.test_wire_chat import JSON
+from tests.support.json_values import JSON
 
 HI = Message("user", "hi")
 CALL = ToolCall("call_3x0_0", "bash", '{"command": "ls",  "timeout": 1.0}')

@@ -14,12 +14,7 @@ from appliance.capture.wire import chat
 from appliance.capture.wire.body import load_object
 from appliance.record.conversation import from_neutral_json, neutral_json
 from appliance.types import Answer, Message, Request, StopReason, ToolCall
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
-    max_leaves=12,
-)
+from tests.support.json_values import JSON
 
 
 def body(*messages: object, **extra: object) -> bytes:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from appliance.capture.wire import gemini
 from appliance.record.conversation import from_neutral_json, neutral_json
 from appliance.types import Answer, Message, Request, StopReason, ToolCall
-from tests.capture.test_wire_chat import JSON
+from tests.support.json_values import JSON
 
 ANSWER = Answer(
     Message(

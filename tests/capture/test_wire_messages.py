@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 from appliance.capture.wire import messages
 from appliance.record.conversation import from_neutral_json, neutral_json
 from appliance.types import Answer, Message, Request, StopReason, Tool, ToolCall
-from tests.capture.test_wire_chat import JSON
+from tests.support.json_values import JSON
 
 EVENT: TypeAdapter[RawMessageStreamEvent] = TypeAdapter(RawMessageStreamEvent)
 ANSWER = Answer(

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 from appliance.capture.wire import responses
 from appliance.record.conversation import from_neutral_json, neutral_json
 from appliance.types import Answer, Message, Request, StopReason, ToolCall
-from tests.capture.test_wire_chat import JSON
+from tests.support.json_values import JSON
 
 EVENT: TypeAdapter[ResponseStreamEvent] = TypeAdapter(ResponseStreamEvent)
 FUNCTION = {"type": "function", "name": "exec_command", "strict": False, "parameters": {"type": "object"}}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
@@ -24,16 +23,11 @@ from appliance.engine.pulse import Pulse
 from appliance.engine.sampler import engine_settings
 from appliance.errors import EngineError, HostError, ModelError
 from appliance.types import StopReason
-from tests.support.fake_vllm import FAKE
+from tests.support.fake_vllm import adapter
 
 pytestmark = pytest.mark.anyio
 
 HANG_S = 60.0  # bounds a hang, not a busy machine; an engine that dies is told of at once
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 def test_an_engine_that_is_to_sleep_is_started_for_it_and_no_other(settings: Callable[..., EngineSettings]) -> None:
@@ -41,35 +35,6 @@ def test_an_engine_that_is_to_sleep_is_started_for_it_and_no_other(settings: Cal
         asked = settings(sleeps=sleeps)
         assert ("--enable-sleep-mode" in command(asked, Path("s"))) is sleeps
         assert environment(asked, Path("f")).get("VLLM_SERVER_DEV_MODE") == ("1" if sleeps else None)
-
-
-@pytest.fixture
-def model(tmp_path: Path) -> Path:
-    folder = tmp_path / "model"
-    folder.mkdir()
-    (folder / "config.json").write_text(
-        json.dumps({"vocab_size": 64, "hidden_size": 8, "num_attention_heads": 2, "head_dim": 4})
-    )
-    return folder
-
-
-@pytest.fixture
-def settings(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., EngineSettings]:
-    """Settings of a fake engine that behaves as `mode` says."""
-    (tmp_path / "fake.py").write_text(FAKE)
-    monkeypatch.setenv("FAKE_PIDS", str(tmp_path / "pids"))
-
-    def build(mode: str = "good", **more: object) -> EngineSettings:
-        program = (sys.executable, "-S", str(tmp_path / "fake.py"), mode)
-        return EngineSettings(model=model, log=tmp_path / "logs" / "engine.log", program=program, **more)  # type: ignore[arg-type]
-
-    return build
-
-
-def adapter(folder: Path, content: bytes) -> Path:
-    folder.mkdir()
-    (folder / "adapter_model.safetensors").write_bytes(content)
-    return folder
 
 
 def fake_pids(tmp_path: Path) -> list[int]:

@@ -10,14 +10,13 @@ import pytest
 
 from appliance.engine.engine import EngineSettings
 from appliance.engine.replicas import Replicas
-from tests.engine.test_engine import adapter, anyio_backend, model, settings  # noqa: F401
+from tests.support.fake_vllm import adapter
 
 pytestmark = pytest.mark.anyio
 
 
 async def test_calls_are_shared_and_a_version_is_loaded_into_every_engine(
-    settings: Callable[..., EngineSettings],  # noqa: F811
-    tmp_path: Path,
+    settings: Callable[..., EngineSettings], tmp_path: Path
 ) -> None:
     one = adapter(tmp_path / "v1", b"one")
     async with Replicas(settings(), 2, 0, lambda _line: None) as engines:
@@ -37,7 +36,7 @@ async def test_calls_are_shared_and_a_version_is_loaded_into_every_engine(
 
 
 async def test_an_engine_sleeps_while_a_step_is_trained_and_then_answers_as_before(
-    settings: Callable[..., EngineSettings],  # noqa: F811
+    settings: Callable[..., EngineSettings],
 ) -> None:
     async with Replicas(settings(sleeps=True), 2, 0, lambda _line: None) as engines:
         before = await engines.sample([3, 4], 2, seed=0)
@@ -64,9 +63,7 @@ async def test_an_engine_sleeps_while_a_step_is_trained_and_then_answers_as_befo
     ],
 )
 async def test_an_engine_that_sleeps_badly_is_ended_by_name_and_its_keeper_starts_it_again(
-    settings: Callable[..., EngineSettings],  # noqa: F811
-    mode: str,
-    told: str,
+    settings: Callable[..., EngineSettings], mode: str, told: str
 ) -> None:
     async with Replicas(settings(mode, sleeps=True), 1, 0, lambda _line: None) as engines:
         async with engines.asleep():
@@ -76,9 +73,7 @@ async def test_an_engine_that_sleeps_badly_is_ended_by_name_and_its_keeper_start
         assert engines.failure is None and (await engines.sample([3, 4], 2)).policy_version == 0
 
 
-async def test_an_engine_that_was_not_started_to_sleep_stays_awake(
-    settings: Callable[..., EngineSettings],  # noqa: F811
-) -> None:
+async def test_an_engine_that_was_not_started_to_sleep_stays_awake(settings: Callable[..., EngineSettings]) -> None:
     async with Replicas(settings("insomniac"), 1, 0, lambda _line: None) as engines:
         async with engines.asleep():
             await engines.sample([3, 4], 2)

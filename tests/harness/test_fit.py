@@ -14,8 +14,7 @@ from appliance.harness.harness import load_harnesses
 from appliance.runs.evaluate import Asked, Policy, evaluate
 from appliance.runs.lifecycle import create
 from appliance.tasks.pack import Task
-from tests.tasks.test_mcp import TEXT
-from tests.tasks.test_tasks import TASK_TOML, make_task
+from tests.support.task_folders import MCP_SERVERS_TOML, TASK_TOML, make_task
 
 HARNESSES = load_harnesses(CHECKOUT / "harnesses")
 
@@ -25,7 +24,7 @@ def pack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A pack with a plain task for practice and a held-out one that brings servers, in a home of its own."""
     monkeypatch.setenv("CORRAL_HOME", str(tmp_path / "home"))
     make_task(tmp_path / "pack", "plain")
-    make_task(tmp_path / "pack", "served", TASK_TOML.replace('"train"', '"held-out"') + TEXT)
+    make_task(tmp_path / "pack", "served", TASK_TOML.replace('"train"', '"held-out"') + MCP_SERVERS_TOML)
     return tmp_path / "pack"
 
 

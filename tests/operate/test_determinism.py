@@ -9,8 +9,7 @@ from appliance.operate.prompt_stability import stability
 from appliance.trees.recovery import recovered
 from appliance.trees.utilisation import Use, of_metrics, shares, use
 from appliance.types import Message, Said, Tool, ToolCall
-from tests.trees.test_prune import a_call, wordless
-from tests.trees.test_tree import a_sample
+from tests.support.calls import a_call, a_sample, wordless
 
 LS = Message("assistant", tool_calls=(ToolCall("1", "bash", "{}"),))
 

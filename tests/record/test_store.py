@@ -10,27 +10,14 @@ import sys
 import textwrap
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from appliance.errors import StoreError
-from appliance.record.store import CallDraft, Store
-from appliance.types import Purpose, Reward, RolloutPlan, RolloutState, RunState, Sample, StopReason
-
-
-def a_plan(index: int = 0, run: str = "r1") -> RolloutPlan:
-    return RolloutPlan(run, Purpose.TRAIN, 1, "pi", "count-001", index)
-
-
-def a_sample(prompt: list[int], sampled: list[int]) -> Sample:
-    logprobs = np.linspace(-1, 0, len(sampled), dtype=np.float32)
-    return Sample(np.array(prompt, np.int32), np.array(sampled, np.int32), logprobs, StopReason.STOP, 3)
-
-
-def a_draft(sequence: int, sample: Sample | None) -> CallDraft:
-    return CallDraft(sequence, "chat", b"{}", b"{}", b'{"messages":[]}', sample, "stop", 1.0, 2.0)
+from appliance.record.store import Store
+from appliance.types import Reward, RolloutState, RunState
+from tests.support.record_drafts import a_draft, a_plan, a_sample
 
 
 @pytest.fixture
@@ -153,9 +140,10 @@ def test_a_reader_sees_what_a_writer_commits_meanwhile(store: Store) -> None:
 
 def test_kill_9_in_the_middle_of_writing_loses_no_committed_call(tmp_path: Path) -> None:
     writer = textwrap.dedent(f"""
-        import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})
+        import sys; sys.path.insert(0, {str(Path(__file__).parents[2])!r})
         from pathlib import Path
-        from test_store import Store, a_draft, a_plan, a_sample
+        from appliance.record.store import Store
+        from tests.support.record_drafts import a_draft, a_plan, a_sample
         store = Store.open(Path({str(tmp_path / "record.db")!r}))
         store.create_run("r1", "demo", {{}}, 0, "test")
         (rollout,) = store.plan([a_plan()])

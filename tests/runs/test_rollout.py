@@ -4,125 +4,26 @@ from __future__ import annotations
 
 import os
 import signal
-import sqlite3
-from collections.abc import AsyncIterator
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import NoReturn
 
 import anyio
 import pytest
 
-from appliance.capture.proxy import Limits as ProxyLimits
-from appliance.capture.proxy import Proxy
-from appliance.config.runconfig import home, podman_home, resolve
+from appliance.config.runconfig import resolve
 from appliance.errors import EngineError
-from appliance.harness.harness import Harness
-from appliance.record.store import Store
-from appliance.runs.rollout import Place, make_rollout, shorter
-from appliance.runs.supervisor import proxy_directory
+from appliance.runs.rollout import shorter
 from appliance.runs.teachers import ScriptedTeacher
-from appliance.sandbox.images.build import base_ref, build_images
 from appliance.sandbox.podman import Podman
-from appliance.sandbox.pool import Host, Pool
-from appliance.sandbox.settings import PodmanPlaces, leave_proxy_directory
-from appliance.tasks.pack import Task
-from appliance.types import Purpose, Rollout, RolloutPlan, RolloutState
+from appliance.types import RolloutState
+from tests.support.rollout_bench import CALLER, HONEST, Bench, caller
 
 pytestmark = pytest.mark.real
-
-# Calls the model once, as a harness would, and runs the command it is told.
-CALLER = """
-import json, subprocess, sys, urllib.request
-tool = {"type": "function", "function": {"name": "sh", "parameters": {"properties": {"command": {"type": "string"}}}}}
-body = {"model": "m", "messages": [{"role": "user", "content": sys.argv[2]}], "tools": [tool]}
-request = urllib.request.Request(sys.argv[1] + "/v1/chat/completions", json.dumps(body).encode(),
-                                 {"content-type": "application/json"})
-answer = json.load(urllib.request.urlopen(request))["choices"][0]["message"]
-subprocess.run(json.loads(answer["tool_calls"][0]["function"]["arguments"])["command"], shell=True)
-"""
-HONEST = '[ "$(cat out.txt)" = hi ] && r=1 || r=0; echo "{\\"reward\\": $r}" > /logs/verifier/reward.json'
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@dataclass
-class Bench:
-    """A place to make rollouts, and how one of them ended."""
-
-    place: Place
-    folder: Path
-    made: int = 0
-    hidden: dict[str, str] = field(default_factory=dict)
-    teacher: type[ScriptedTeacher] = ScriptedTeacher
-
-    def output(self, rollout: Rollout) -> str:
-        """What its harness printed last, as the record has it."""
-        with sqlite3.connect(self.folder.parent / "record.db") as db:
-            return str(db.execute("SELECT output FROM rollouts WHERE id=?", (rollout.id,)).fetchone()[0])
-
-    async def make(self, argv: tuple[str, ...], grader: str = HONEST, command: str = "echo hi > out.txt") -> Rollout:
-        """One rollout of a harness with this command line, a task with this grader, a teacher with this command."""
-        task = self.task(f"t{self.made}", grader)
-        harness = Harness(
-            name="tiny", version="1", wire="chat", check=("true",), layer="", argv=argv, env={}, files={},
-            memory_bytes=200_000_000, pids=64, quirks={},
-        )  # fmt: skip
-        place = replace(self.place, harnesses={"tiny": harness})
-        (planned,) = place.store.plan([RolloutPlan("r", Purpose.SINGLE, 0, "tiny", task.name, self.made)])
-        self.made += 1
-        await make_rollout(place, planned, task, self.teacher([command]), 0)
-        (ended,) = [r for r in place.store.rollouts("r") if r.id == planned.id]
-        print(ended.failure, ended.failure_detail)  # shown when a test fails
-        return ended
-
-    def task(self, name: str, grader: str) -> Task:
-        folder = self.folder / name
-        (folder / "environment" / "files").mkdir(parents=True)
-        (folder / "tests").mkdir()
-        (folder / "tests" / "test.sh").write_text(grader + "\n")
-        for hidden, text in self.hidden.items():
-            (folder / "tests" / hidden).write_text(text)
-        (folder / "instruction.md").write_text("Write hi to out.txt.\n")
-        (folder / "task.toml").write_text('[metadata]\nfamily = "tiny"\nsplit = "train"\n')
-        return Task.from_dir(folder)
 
 
 def test_the_time_limit_that_was_in_force_is_named() -> None:
     assert shorter(90, 600, "timeout_s", "agent") == "rollout.timeout_s"
     assert shorter(900, 600, "timeout_s", "agent") == "the task's own [agent] timeout_sec"
-
-
-@pytest.fixture
-async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
-    for parent in (tmp_path, *tmp_path.parents[:2]):
-        parent.chmod(parent.stat().st_mode | 0o055)
-    build_images(podman_home(home()), [], print)
-    settings = {"rollout.timeout_s": "8", "rollout.grade_timeout_s": "8", "rollout.retries": "0"}
-    store = Store.open(tmp_path / "record.db")
-    store.create_run("r", "test", {}, 0, "test")
-    owner = f"test{os.getpid()}"
-    async with Podman(podman_home(home())) as podman:
-        pool = Pool([Host(podman)], tmp_path / "sandboxes", {"corral.owner": owner}, at_most=2)
-        async with pool, Proxy(store, proxy_directory(tmp_path), ProxyLimits(max_calls=3)) as proxy:
-            place = Place(
-                run_id="r", config=resolve(None, settings), store=store, pool=pool, proxy=proxy,
-                harnesses={}, images={"tiny": base_ref()}, grader_image=base_ref(),
-            )  # fmt: skip
-            yield Bench(place, tmp_path / "tasks")
-        assert await podman.list({"corral.owner": owner}) == []
-    assert list((tmp_path / "sandboxes").iterdir()) == []
-    leave_proxy_directory(tmp_path)
-    assert not PodmanPlaces.under(tmp_path).run.exists()
-    store.close()
-
-
-def caller(then: str = "") -> tuple[str, ...]:
-    """The tiny harness; `then` is what its Python does after the one call."""
-    return ("python3", "-c", CALLER + then, "{base_url}", "{prompt}")
 
 
 @pytest.mark.anyio

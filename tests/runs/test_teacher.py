@@ -18,11 +18,6 @@ TASK = Message("user", "Find the value of pilot under boat.")
 COMMANDS = ("grep -rh ^pilot= boat", "echo salmon > answer.txt")
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 async def said(teacher: ScriptedTeacher, *messages: Message, tools: tuple[Tool, ...] = (BASH,)) -> Message:
     answer, sample = await teacher.answer(None, Request("chat", "m", messages, tools), None)
     assert sample is None

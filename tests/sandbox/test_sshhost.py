@@ -36,9 +36,9 @@ from appliance.sandbox.settings import HostTraits
 from appliance.sandbox.ssh import Address, Ssh
 from appliance.sandbox.ssh_host import removal
 from appliance.types import Purpose, RolloutPlan
-from tests.runs.test_steprollouts import Step, write_task
 from tests.support.beside import second_podman
 from tests.support.sshd import Sshd, sshd
+from tests.support.step_tasks import Step, write_task
 
 LIMITS = Limits(timeout_s=60, disk_bytes=8 << 20, num_files=2000)
 FACTS = {"uid": "0", "release": "6.1.0-13-amd64", "caps": "000001ffffffffff", "v2": "1", "systemd": "1",

@@ -1,4 +1,11 @@
-"""A small fake of vLLM's HTTP server on a Unix socket, as a program's text; its first argument says how it behaves."""
+"""A small fake of vLLM's HTTP server on a Unix socket, as a program's text; its first argument says how it behaves.
+
+`adapter` makes the folder of an adapter for it to load.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
 
 FAKE = """
 import json, os, signal, socketserver, subprocess, sys, threading, time
@@ -97,3 +104,10 @@ class Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
 
 Server(SOCKET, Handler).serve_forever()
 """
+
+
+def adapter(folder: Path, content: bytes) -> Path:
+    """The new folder of an adapter whose weights are `content`."""
+    folder.mkdir()
+    (folder / "adapter_model.safetensors").write_bytes(content)
+    return folder

@@ -13,23 +13,10 @@ from appliance.errors import PackError
 from appliance.tasks.importers.pack import import_pack
 from appliance.tasks.mcp import McpServer, Transport, quoted, read_servers, servers_toml
 from appliance.tasks.pack import Task, load_pack
-from tests.tasks.test_packimport import a_harbor_folder
-from tests.tasks.test_tasks import TASK_TOML, make_task
+from tests.support.task_folders import MCP_SERVERS_TOML, TASK_TOML, a_harbor_folder, make_task
 
 FILE = Path("task.toml")
 STDIO = McpServer("stock", Transport.STDIO, "python3", ("/workspace/server.py", "--quiet"))
-TEXT = """
-[[environment.mcp_servers]]
-name = "stock"
-transport = "stdio"
-command = "python3"
-args = ["/workspace/server.py", "--quiet"]
-
-[[environment.mcp_servers]]
-name = "notes"
-transport = "streamable-http"
-url = "http://127.0.0.1:8000/mcp"
-"""
 
 
 def read(text: str) -> tuple[McpServer, ...]:
@@ -37,9 +24,9 @@ def read(text: str) -> tuple[McpServer, ...]:
 
 
 def test_a_task_names_its_servers(tmp_path: Path) -> None:
-    task = Task.from_dir(make_task(tmp_path, toml=TASK_TOML + TEXT))
+    task = Task.from_dir(make_task(tmp_path, toml=TASK_TOML + MCP_SERVERS_TOML))
     assert task.mcp_servers == (STDIO, McpServer("notes", Transport.HTTP, url="http://127.0.0.1:8000/mcp"))
-    assert servers_toml(task.mcp_servers) == TEXT
+    assert servers_toml(task.mcp_servers) == MCP_SERVERS_TOML
     assert Task.from_dir(make_task(tmp_path, "plain")).mcp_servers == ()
 
 
@@ -100,7 +87,7 @@ def test_whatever_an_argument_holds_comes_back_from_the_file(args: list[str]) ->
 
 
 def test_an_imported_task_keeps_its_servers_with_the_workspace_replaced(tmp_path: Path) -> None:
-    toml = TEXT.replace("/workspace", "/app") + "timeout = 5\n"
+    toml = MCP_SERVERS_TOML.replace("/workspace", "/app") + "timeout = 5\n"
     folder = a_harbor_folder(tmp_path / "h", "t", toml)
     (folder / "environment" / "Dockerfile").write_text("FROM python:3.12\nWORKDIR /app\nCOPY server.py data.txt ./\n")
     (folder / "environment" / "server.py").write_text('open("/app/data.txt")\n')

@@ -16,6 +16,7 @@ from appliance.tasks.importers.harbor import Dockerfiles
 from appliance.tasks.importers.pack import import_pack
 from appliance.tasks.pack import Task, load_pack
 from appliance.tasks.reward import read_reward
+from tests.support.task_folders import a_harbor_folder
 
 CHECK = """\
 import json, os, sys
@@ -245,20 +246,6 @@ def test_lines_of_clawgyms_jsonl_become_tasks_with_their_hook(tmp_path: Path) ->
     assert json.loads((task.tests / "rubric.json").read_text())["weight"] == 0.3
     assert any("hybrid" in note for note in report.imported["task_07_write"])
     assert grade(task, tmp_path / "null_") == pytest.approx(1 / 3)
-
-
-def a_harbor_folder(root: Path, name: str, toml: str = "", **files: str) -> Path:
-    folder = root / name
-    (folder / "tests").mkdir(parents=True)
-    (folder / "environment").mkdir()
-    (folder / "instruction.md").write_text("Do it.\n")
-    (folder / "tests" / "test.sh").write_text("#!/bin/bash\necho 0 > /logs/verifier/reward.txt\n")
-    (folder / "task.toml").write_text(f'schema_version = "1.4"\n[metadata]\ncategory = "programming"\n{toml}')
-    for path, text in files.items():
-        target = folder / path.replace("__", "/")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(text)
-    return folder
 
 
 def test_a_harbor_folder_keeps_names_limits_and_what_its_dockerfile_places(tmp_path: Path) -> None:

@@ -8,42 +8,7 @@ import pytest
 
 from appliance.errors import PackError
 from appliance.tasks.pack import Task, load_pack, read_pack
-
-TASK_TOML = """
-schema_version = "1.1"
-[metadata]
-family = "greeting"
-split = "train"
-[agent]
-timeout_sec = 30
-[verifier]
-timeout_sec = 5.5
-"""
-
-
-def make_task(pack: Path, name: str = "hello", toml: str = TASK_TOML) -> Path:
-    """A small valid task in Harbor's layout."""
-    folder = pack / name
-    contents = {
-        "task.toml": toml,
-        "instruction.md": "Write hello to answer.txt.\n",
-        "environment/files/notes.txt": "hello\n",
-        "tests/test.sh": "echo 1 > /logs/verifier/reward.txt\n",
-        "solution/solve.sh": "echo hello > /workspace/answer.txt\n",
-        "solution/teacher.json": '["cat notes.txt", "echo hello > answer.txt"]',
-    }
-    for path, text in contents.items():
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        (folder / path).write_text(text)
-    return folder
-
-
-def refused(path: Path) -> PackError:
-    """The error of a pack that must not load; it always names a remedy."""
-    with pytest.raises(PackError) as caught:
-        load_pack(path)
-    assert caught.value.remedy
-    return caught.value
+from tests.support.task_folders import TASK_TOML, make_task, refused
 
 
 def test_a_task_is_read_from_its_folder(tmp_path: Path) -> None:

@@ -21,8 +21,7 @@ from appliance.tasks.importers.pack import import_pack
 from appliance.tasks.pack import Task, load_pack
 from appliance.tasks.steps import HealthCheck, Strategy, TaskStep, combined, not_prepared
 from appliance.types import Reward
-from tests.tasks.test_packimport import a_harbor_folder
-from tests.tasks.test_tasks import TASK_TOML, make_task, refused
+from tests.support.task_folders import TASK_TOML, a_harbor_folder, make_task, refused
 
 STEPS = """
 [environment.healthcheck]

@@ -16,7 +16,7 @@ from appliance.train.ppo import learn as learn_ppo
 from appliance.train.ranks import Ranks, join, leave
 from appliance.train.update import UpdateSettings, learn
 from tests.support.tiny_policy import forest, make_policy
-from tests.train.test_train_ppo import a_batch, a_critic
+from tests.support.tiny_ppo import a_batch, a_critic
 
 
 class Recorder(torch.optim.SGD):

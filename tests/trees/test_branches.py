@@ -9,8 +9,7 @@ from appliance.trees.branches import headers
 from appliance.trees.forks import Cause, forks
 from appliance.trees.recovery import recovered
 from appliance.types import Branch, Credit, Message, Said, Sample
-from tests.trees.test_prune import a_call
-from tests.trees.test_tree import a_sample
+from tests.support.calls import a_call, a_sample
 
 SYSTEM, USER = Message("system", "You are an agent."), Message("user", "please mend the tests")
 

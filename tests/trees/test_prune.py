@@ -12,18 +12,7 @@ from appliance.train.batch import Sequence
 from appliance.trees.forks import forks
 from appliance.trees.recovery import Recovered, digests, recovered
 from appliance.types import Call, Credit, Message, Said, Sample
-from tests.trees.test_tree import a_sample, calls
-
-
-def a_call(
-    sequence: int, sample: Sample | None, delivered: bool = True, lineage: str = "", at: float | None = None
-) -> Call:
-    start = float(sequence) if at is None else at
-    return Call(sequence, 1, sequence, "chat", sample, b"", b"", start, start + 0.9, delivered, lineage)
-
-
-def wordless(*calls: Call) -> list[Said]:
-    return [Said(call, (), (), Message("assistant")) for call in calls]
+from tests.support.calls import a_call, a_sample, calls, wordless
 
 
 def reasons(*calls: Call, **settings: object) -> dict[int, str]:

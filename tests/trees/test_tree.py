@@ -1,27 +1,14 @@
-"""Recovery as sentences: a builder, then what a tree of calls must be (I4, E11)."""
+"""Recovery as sentences: what a tree of calls must be (I4, E11)."""
 
 from __future__ import annotations
 
 import random
 
-import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from appliance.trees.tree import Tree, recover, rows
-from appliance.types import Sample, StopReason
-
-tokens = st.integers(0, 2)
-calls = st.lists(
-    st.tuples(st.lists(tokens, min_size=1, max_size=7), st.lists(tokens, min_size=1, max_size=4)),
-    min_size=1,
-    max_size=9,
-)
-
-
-def a_sample(prompt: list[int], sampled: list[int], first_logprob: float = -1.0) -> Sample:
-    logprobs = np.array([first_logprob - n for n in range(len(sampled))], np.float32)
-    return Sample(np.array(prompt, np.int32), np.array(sampled, np.int32), logprobs, StopReason.STOP, 0)
+from tests.support.calls import a_sample, calls
 
 
 def shape(tree: Tree) -> list[tuple]:

@@ -11,6 +11,7 @@ from typing import Any
 from appliance.commands.output import command_of, show, show_event
 from appliance.commands.progress import progress
 from appliance.config.runconfig import RunConfig, home
+from appliance.errors import PackError
 
 
 def add(commands: Any) -> None:
@@ -172,7 +173,6 @@ def _split(arguments: argparse.Namespace) -> None:
 
 
 def _generate(arguments: argparse.Namespace) -> None:
-    from appliance.errors import PackError
     from appliance.tasks.generated import generate, shipped_packs
 
     shipped = {pack.name: pack for pack in shipped_packs()}

@@ -8,7 +8,7 @@ from typing import Any
 
 from appliance.commands.output import command_of, show
 from appliance.commands.progress import progress
-from appliance.config.runconfig import home
+from appliance.config.runconfig import from_record, home
 
 
 def add(commands: Any) -> None:
@@ -36,7 +36,6 @@ def _forks(arguments: argparse.Namespace) -> int:
 
 
 def _replay(arguments: argparse.Namespace) -> int:
-    from appliance.config.runconfig import from_record
     from appliance.record.access import newest, reading
     from appliance.report.replay import replay
     from appliance.runs.run_pack import PackState, check_pack

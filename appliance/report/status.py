@@ -94,7 +94,9 @@ def engine_line(engine: dict[str, Any]) -> str:
 
 def info(home: Path) -> dict[str, Any]:
     """Versions, paths, the licences that the packages tell of themselves, and the size of each package of ours."""
-    found: dict[str, Any] = {"corral": code_version(), "home": str(home), "record": str(record_path(home)), "checkout": str(CHECKOUT)}
+    found: dict[str, Any] = {
+        "corral": code_version(), "home": str(home), "record": str(record_path(home)), "checkout": str(CHECKOUT)
+    }  # fmt: skip
     for package in SHOWN_PACKAGES:
         try:
             found[package] = version(package)

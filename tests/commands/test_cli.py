@@ -110,6 +110,26 @@ def test_status_and_report_as_json(own_home: Path, capsys: pytest.CaptureFixture
     assert json.loads(capsys.readouterr().out)["harnesses"][0]["name"] == "pi"
 
 
+def test_info_tells_the_modules_and_lines_of_each_package(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["info", "--json"]) == 0
+    packages = json.loads(capsys.readouterr().out)["packages"]
+    assert set(packages) == {
+        "bench", "capture", "commands", "config", "engine", "harness", "operate", "record", "report", "runs", "sandbox",
+        "system", "tasks", "train", "trees",
+    }  # fmt: skip
+    files = [f for f in (CHECKOUT / "appliance" / "capture").rglob("*.py") if f.name != "__init__.py"]
+    assert packages["capture"]["modules"] == len(files) > 10
+    listed = subprocess.run(
+        ["find", "appliance/trees", "-name", "*.py", "-exec", "cat", "{}", "+"],
+        cwd=CHECKOUT,
+        capture_output=True,
+        check=True,
+    )
+    assert packages["trees"]["lines"] == listed.stdout.count(b"\n")
+    assert main(["info", "--plain"]) == 0
+    assert f"capture {len(files)}" in capsys.readouterr().out
+
+
 def test_config_show_names_value_meaning_and_source(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["config", "show", DEMO, "--set", "train.steps=2", "--sources", "--json"]) == 0
     rows = {row["key"]: row for row in json.loads(capsys.readouterr().out)["keys"]}

@@ -86,7 +86,7 @@ def _changes(store: Store, run: Run, pack: Pack) -> str:
 def _gone(run: Run, config: RunConfig) -> tuple[str, str]:
     return (
         f"run {run.id}: its pack {config.pack_path} is gone",
-        f"put it back there, then `corral resume {run.id}`; `corral report` and `corral replay` need no pack",
+        f"put it, or a link to it, back there, then `corral resume {run.id}`; report and replay need no pack",
     )
 
 

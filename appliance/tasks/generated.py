@@ -11,8 +11,10 @@ are generated.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -27,7 +29,7 @@ from appliance.errors import PackError
 from appliance.tasks.digest import differences, pack_digest, task_digest
 
 DATA = CHECKOUT / "data"
-MANIFEST = "pack.json"
+MANIFEST, GENERATOR = "pack.json", "generate.py"
 DEADLINE_S = 300.0
 """For a generator, on the slowest disk; the shipped ones take a quarter of a second."""
 
@@ -58,13 +60,13 @@ def tasks_folder(pack: Path) -> Path:
 
     PackError where they are not what pack.json says.
     """
-    if not (pack / MANIFEST).is_file():
+    if not all((pack / name).is_file() for name in (MANIFEST, GENERATOR)):
         return pack
     pack = pack.resolve()
     if not is_generated(pack):
         raise PackError(
             f"{pack}: belongs to another Corral, and this one runs no generator but its own",
-            f"generate its tasks, then name their folder: python3 {pack / 'generate.py'} --out FOLDER",
+            f"generate its tasks, then name their folder: python3 {pack / GENERATOR} --out FOLDER",
         )
     count, digest = _manifest(pack)
     folder = _folder(pack, digest)
@@ -90,7 +92,7 @@ def generate(pack: Path) -> Generated:
         found = _digests(fresh)
         if (len(found), pack_digest(found)) != (count, digest):
             raise PackError(
-                f"{pack / 'generate.py'}: wrote {len(found)} tasks with digest {pack_digest(found)}, and "
+                f"{pack / GENERATOR}: wrote {len(found)} tasks with digest {pack_digest(found)}, and "
                 f"{pack / MANIFEST} asks for {count} with {digest}",
                 f"restore {pack}; or, if the tasks are meant to change, write the new number and digest there",
             )
@@ -150,14 +152,16 @@ def _written(pack: Path) -> Iterator[Path]:
 
 
 def _run(pack: Path, folder: Path) -> None:
-    command = [sys.executable, "-I", "-B", str(pack / "generate.py"), "--out", str(folder)]
+    command = [sys.executable, "-I", "-B", str(pack / GENERATOR), "--out", str(folder)]
     try:
         subprocess.run(command, check=True, capture_output=True, text=True, timeout=DEADLINE_S)
     except subprocess.TimeoutExpired as error:
-        raise PackError(f"{pack / 'generate.py'}: did not end within {DEADLINE_S:.0f} s", "try again") from error
+        raise PackError(f"{pack / GENERATOR}: did not end within {DEADLINE_S:.0f} s", "try again") from error
     except subprocess.CalledProcessError as error:
         last = (error.stderr.strip().splitlines() or ["no message"])[-1]
-        raise PackError(f"{pack / 'generate.py'}: failed: {last}", f"restore {pack}") from error
+        if is_full := [code for code in (errno.ENOSPC, errno.EDQUOT) if f"[Errno {code}]" in last]:
+            raise OSError(is_full[0], os.strerror(is_full[0])) from error  # the home's fault, not the generator's
+        raise PackError(f"{pack / GENERATOR}: failed: {last}", f"restore {pack}") from error
 
 
 def _free_name(folder: Path) -> Path:

@@ -138,6 +138,21 @@ def test_no_generator_of_another_folder_is_ever_run(tmp_path: Path) -> None:
     assert f"python3 {pack / 'generate.py'} --out FOLDER" in error.value.remedy and not (tmp_path / "ran").exists()
 
 
+def test_a_pack_of_a_user_may_hold_files_of_these_names(tmp_path: Path) -> None:
+    pack = Path(shutil.copytree(POCKET / "samples", tmp_path / "own"))
+    (pack / "pack.json").write_text('{"made": "by hand"}')
+    assert len(load_pack(pack).tasks) == 14
+
+
+def test_a_full_disk_is_named_and_leaves_nothing(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generated, "DATA", tmp_path)
+    pack = Path(shutil.copytree(POCKET, tmp_path / "pocket"))
+    (pack / "generate.py").write_text("with open('/dev/full', 'w') as file:\n    file.write('x')\n")
+    with pytest.raises(PackError, match="cannot be written there: No space left on device") as error:
+        load_pack(pack)
+    assert "free some space" in error.value.remedy and names(home / "packs") == {".lock"}
+
+
 def test_a_home_that_cannot_be_written_is_named(home: Path) -> None:
     home.mkdir()
     (home / "packs").write_text("in the way")

@@ -23,12 +23,12 @@ from anyio import to_thread
 
 from appliance.capture.rendering.families import renderer_of
 from appliance.capture.rendering.renderer import Renderer
+from appliance.capture.upstream import Upstream, UpstreamTeacher
 from appliance.config.runconfig import RunConfig
 from appliance.config.sections import JudgeSection
 from appliance.engine.engine import BARE, Engine, EngineSettings
 from appliance.engine.policy_responder import Engine as Sampling
 from appliance.errors import CaptureError, ConfigError, EngineError, GraderError
-from appliance.runs.teachers import Upstream, UpstreamTeacher
 from appliance.tasks.pack import Task
 from appliance.tasks.rubric import (  # fmt: skip
     MAX_ALL_CHARS,

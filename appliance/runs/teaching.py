@@ -7,10 +7,11 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from appliance.capture.proxy import Answerer
+from appliance.capture.upstream import Upstream, UpstreamTeacher
 from appliance.config.sections import ColdstartSection
 from appliance.errors import ConfigError, PackError
 from appliance.harness.harness import Harness
-from appliance.runs.teachers import ScriptedTeacher, SpokenTeacher, StepTeacher, Upstream, UpstreamTeacher
+from appliance.runs.teachers import ScriptedTeacher, SpokenTeacher, StepTeacher
 from appliance.tasks.pack import Task
 
 KEY_VARIABLE = "CORRAL_TEACHER_KEY"

@@ -14,11 +14,12 @@ import openai
 import pytest
 
 from appliance.capture.proxy import Limits, Proxy
+from appliance.capture.upstream import Upstream, UpstreamTeacher
 from appliance.engine.policy_responder import EngineAnswerer, Sampling
 from appliance.errors import EngineError, StoreError
 from appliance.record.conversation import from_neutral_json
 from appliance.record.store import Store
-from appliance.runs.teachers import ScriptedTeacher, Upstream, UpstreamTeacher
+from appliance.runs.teachers import ScriptedTeacher
 from appliance.trees.lineage import from_text
 from appliance.types import CallKind, Purpose, RolloutPlan
 from tests.support.scripted_engine import CALL_LS as SAY_LS

@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from appliance.capture.server import loopback_socket, serving
-from appliance.runs.teachers import Upstream, UpstreamTeacher
+from appliance.capture.upstream import Upstream, UpstreamTeacher
 from appliance.types import Message, Request, Tool
 
 pytestmark = pytest.mark.anyio

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from appliance.capture.upstream import Upstream, UpstreamTeacher
 from appliance.errors import CaptureError
 from appliance.record.store import Store
 from appliance.report.export.export_run import FORMATS, export
 from appliance.report.run_html import write_report
-from appliance.runs.teachers import Upstream, UpstreamTeacher
 from appliance.system.redact import HIDDEN, logged, own_secrets, redacted, value_without_secrets, without_secrets
 from appliance.types import Message, Purpose, Request, Reward, RolloutPlan, RunState
 from tests.support.told_record import SYSTEM, TASK, call, told_record

@@ -59,7 +59,7 @@ async def _measure(arguments: argparse.Namespace) -> dict[str, Any]:
     from appliance.bench.scripted_run import place_for
     from appliance.config.runconfig import podman_home
     from appliance.runs.rollout import kind_of
-    from appliance.runs.supervisor import owner_of
+    from appliance.sandbox.settings import owner_of
 
     started_with = os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="corral-bench-") as name:

@@ -21,13 +21,12 @@ from appliance.harness.harness import Harness
 from appliance.record.store import Store
 from appliance.runs.rollout import Place, make_rollout
 from appliance.runs.schedule import unfinished
-from appliance.runs.supervisor import owner_of, proxy_directory
 from appliance.runs.teachers import ScriptedTeacher
 from appliance.sandbox import workspace
 from appliance.sandbox.images.build import base_ref
 from appliance.sandbox.podman import Podman
 from appliance.sandbox.pool import Host, Pool
-from appliance.sandbox.settings import leave_proxy_directory
+from appliance.sandbox.settings import leave_proxy_directory, owner_of, proxy_directory
 from appliance.tasks.pack import Task
 from appliance.types import Purpose, Rollout, RolloutPlan
 

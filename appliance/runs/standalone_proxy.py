@@ -30,7 +30,7 @@ from appliance.engine.sampler import engine_settings
 from appliance.errors import ConfigError, EngineError, HostError, StoreError
 from appliance.record.access import code_version, writing
 from appliance.record.store import Store
-from appliance.runs.supervisor import proxy_directory
+from appliance.sandbox.settings import proxy_directory
 from appliance.system.files import private_folder
 from appliance.types import Purpose, RolloutPlan, RunState
 

@@ -40,7 +40,7 @@ from appliance.sandbox import workspace
 from appliance.sandbox.hosts import check_images, open_hosts, reconcile, reconciling
 from appliance.sandbox.images.task import built_images, names_of
 from appliance.sandbox.pool import Pool
-from appliance.sandbox.settings import PodmanPlaces, leave_proxy_directory, machine_key
+from appliance.sandbox.settings import leave_proxy_directory, owner_of, proxy_directory
 from appliance.system import scratch
 from appliance.tasks.pack import Pack, load_pack
 from appliance.train.child import TrainChild
@@ -376,20 +376,7 @@ class Supervisor:
             raise Drained
 
 
-def proxy_directory(home: Path) -> Path:
-    """Where the proxy's socket lies: on the run file system, since the path of a Unix socket must be short."""
-    folder = PodmanPlaces.under(home).make_run() / "proxy"
-    folder.mkdir(exist_ok=True)
-    folder.chmod(0o711)
-    return folder
-
-
 def proxy_limits(config: RunConfig) -> ProxyLimits:
     """What one rollout may ask of the proxy."""
     calls = config.rollout.max_calls
     return ProxyLimits(max_calls=calls, max_sampled_tokens=calls * config.rollout.max_tokens)
-
-
-def owner_of(home: Path) -> str:
-    """A short word for this record, put on every sandbox so that two records never touch each other's."""
-    return machine_key(str(home))

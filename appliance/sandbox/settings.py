@@ -159,6 +159,14 @@ class PodmanPlaces:
         return f"corral-{self.run.name}"
 
 
+def proxy_directory(home: Path) -> Path:
+    """Where the proxy's socket lies: on the run file system, since the path of a Unix socket must be short."""
+    folder = PodmanPlaces.under(home).make_run() / "proxy"
+    folder.mkdir(exist_ok=True)
+    folder.chmod(0o711)
+    return folder
+
+
 def leave_proxy_directory(home: Path) -> None:
     """Have it gone, and the run folder around it, unless something else lies there: a socket, what Podman keeps."""
     run = PodmanPlaces.under(home).run
@@ -210,6 +218,11 @@ def machine_key(word: str) -> str:
     except OSError:
         own = os.uname().nodename
     return hashlib.sha256(f"{own} {word}".encode()).hexdigest()[:10]
+
+
+def owner_of(home: Path) -> str:
+    """A short word for this record, put on every sandbox so that two records never touch each other's."""
+    return machine_key(str(home))
 
 
 def remedy_of(said: str) -> str:

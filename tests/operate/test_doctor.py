@@ -20,8 +20,7 @@ from appliance.errors import ExportError, HostError
 from appliance.operate import bug_report, host_checks, mending
 from appliance.operate.doctor import checks, locked_versions, newest_model
 from appliance.record.store import Store
-from appliance.runs.supervisor import proxy_directory
-from appliance.sandbox.settings import PodmanPlaces
+from appliance.sandbox.settings import PodmanPlaces, proxy_directory
 from appliance.system import offline, scratch
 from appliance.system.redact import HIDDEN, redacted, redacted_value
 from appliance.types import RunState

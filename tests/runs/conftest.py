@@ -13,11 +13,10 @@ from appliance.capture.proxy import Proxy
 from appliance.config.runconfig import home, podman_home, resolve
 from appliance.record.store import Store
 from appliance.runs.rollout import Place
-from appliance.runs.supervisor import proxy_directory
 from appliance.sandbox.images.build import base_ref, build_images
 from appliance.sandbox.podman import Podman
 from appliance.sandbox.pool import Host, Pool
-from appliance.sandbox.settings import PodmanPlaces, leave_proxy_directory
+from appliance.sandbox.settings import PodmanPlaces, leave_proxy_directory, proxy_directory
 from tests.support.rollout_bench import Bench
 
 

@@ -23,8 +23,8 @@ from appliance.config.runconfig import CHECKOUT, home, resolve
 from appliance.errors import HostError
 from appliance.record.lock import lock, supervisor_of
 from appliance.record.store import Store
-from appliance.runs.supervisor import owner_of
 from appliance.sandbox.podman import Podman
+from appliance.sandbox.settings import owner_of
 from appliance.tasks.generated import tasks_folder
 
 SMALL = {

@@ -22,12 +22,11 @@ from anyio.abc import ByteStream, SocketAttribute
 from appliance.capture.proxy import Proxy
 from appliance.config.runconfig import home, podman_home
 from appliance.record.store import Store
-from appliance.runs.supervisor import proxy_directory
 from appliance.runs.teachers import ScriptedTeacher
 from appliance.sandbox.images.build import base_ref, build_images
 from appliance.sandbox.podman import Limits, Podman
 from appliance.sandbox.pool import Host, Kind, Pool, Slot
-from appliance.sandbox.settings import leave_proxy_directory
+from appliance.sandbox.settings import leave_proxy_directory, proxy_directory
 from appliance.sandbox.spec import LAUNCH_FOLDER
 from appliance.types import Purpose, RolloutPlan
 

@@ -20,13 +20,12 @@ import pytest
 from appliance.config.runconfig import home, podman_home
 from appliance.errors import HostError
 from appliance.record.store import Store
-from appliance.runs.supervisor import owner_of
 from appliance.sandbox import workspace
 from appliance.sandbox.admin import sandboxes
 from appliance.sandbox.images.build import base_ref, build_images
 from appliance.sandbox.podman import Podman, SandboxSpec
 from appliance.sandbox.service import runtime_containers
-from appliance.sandbox.settings import PodmanPlaces
+from appliance.sandbox.settings import PodmanPlaces, owner_of
 from appliance.sandbox.spec import is_alive, maker
 from appliance.system.cgroup import ROOT, ids_under
 from appliance.types import RolloutState

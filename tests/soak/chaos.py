@@ -37,11 +37,10 @@ from appliance.harness.catalog import Shelf
 from appliance.operate.record_check import check
 from appliance.record.store import Store
 from appliance.report.replay import replay
-from appliance.runs.supervisor import owner_of
 from appliance.sandbox.images.build import build_images
 from appliance.sandbox.podman import Podman
 from appliance.sandbox.service import runtime_containers
-from appliance.sandbox.settings import PodmanPlaces
+from appliance.sandbox.settings import PodmanPlaces, owner_of
 from appliance.system.cgroup import ROOT, ids_under
 from appliance.tasks.generated import tasks_folder
 from appliance.types import RolloutState, RunState

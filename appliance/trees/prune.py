@@ -7,11 +7,14 @@ rollouts with too many leaves. We add stray roots, and say each reason in words 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from appliance.config.sections import BranchesSection
 from appliance.trees.branches import Role, agent
 from appliance.trees.tree import Tree
 from appliance.types import Branch, CallKind, Credit, Said
+
+if TYPE_CHECKING:
+    from appliance.config.sections import BranchesSection  # only a type here: trees load no pydantic
 
 NO_IDS = "recorded without token ids"
 NOTHING_SAMPLED = "nothing was sampled"

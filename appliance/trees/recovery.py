@@ -8,16 +8,18 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from appliance.config.sections import BranchesSection
 from appliance.trees.branches import Role, roles
 from appliance.trees.prune import prune
 from appliance.trees.tree import Row, Tree, recover, rows
 from appliance.types import Branch, Logprobs, Said, TokenIds
+
+if TYPE_CHECKING:
+    from appliance.config.sections import BranchesSection  # only a type here: trees load no pydantic
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -73,7 +73,7 @@ class StopReason(StrEnum):
 
 
 class CallKind(StrEnum):
-    """Who made a call; `branches.roles` makes a label of it, and `[branches]` says how that is trained."""
+    """Who made a call; `trees.branches.roles` makes a label of it, and `[branches]` says how that is trained."""
 
     MAIN = "main"
     SUB_AGENT = "sub-agent"
@@ -82,7 +82,7 @@ class CallKind(StrEnum):
 
 
 class Branch(StrEnum):
-    """What a call is to its rollout's tree; `branches.roles` decides it, `[branches]` says how each is trained."""
+    """What a call is to its rollout's tree; `trees.branches.roles` decides it, `[branches]` how each is trained."""
 
     CONTINUATION = "continuation"
     COMPACTION = "compaction"

@@ -26,7 +26,7 @@ _THREAD_BYTES = 1 << 16
 
 
 class Prompter(Protocol):
-    """Messages to prompt ids: `renderer.Renderer`. `fingerprint` names its tokenizer and template."""
+    """Messages to prompt ids: `rendering.renderer.Renderer`. `fingerprint` names its tokenizer and template."""
 
     fingerprint: str
 
@@ -42,7 +42,7 @@ class Prompter(Protocol):
 
 
 class Answerer(Protocol):
-    """What answers calls: the policy (`policy_responder.EngineAnswerer`) or a teacher (no renderer, no ids)."""
+    """What answers calls: the policy (`engine.policy_responder.EngineAnswerer`) or a teacher (no renderer, no ids)."""
 
     @property
     def renderer(self) -> Prompter | None:

@@ -1,4 +1,4 @@
-"""Commands for what a run is made of: configuration, task packs."""
+"""Commands for what a run is made of: its configuration."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from appliance.config.runconfig import leaves, resolve, sources
 
 
 def add(commands: Any) -> None:
-    """Adds config and tasks."""
+    """Adds config."""
     command = command_of(
         commands, "config", _config, "show every key of a run, its value and meaning", "show data/demo.toml"
     )

@@ -1,6 +1,6 @@
 """The tables of a run's TOML: what can be set, in which bounds, with which default and why.
 
-Every default is stated here and nowhere else. How a configuration is put together from its sources is in config.py.
+Every default is stated here and nowhere else. How a configuration is put together from its sources is in runconfig.py.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ class EngineSettings:
     """A server that owes an answer and does nothing at all for so long hangs; a slow one has the deadlines."""
     device: Literal["cpu", "cuda"] = "cpu"
     sleeps: bool = False
-    """Whether it can be put to sleep (engine_sleep.py); on a GPU only."""
+    """Whether it can be put to sleep (sleep.py); on a GPU only."""
     gpu: int | None = None
     """Which GPU is its own; None: those it finds."""
     seed: int = 0

@@ -1,7 +1,7 @@
 """The record: one SQLite file (WAL, STRICT) that every process shares; kill any of them and nothing is lost.
 
 Each process holds one writing connection and writes in short immediate transactions; readers never wait
-for it. `sqlite3` is imported here and in recordfile.py, and nowhere else.
+for it. `sqlite3` is imported here and in file.py, and nowhere else.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
     goes, with all its processes → proxy settles → the workspace is frozen → a fresh sandbox grades → reward
 
 A task of several steps goes this way once a step, each with a sandbox, a token and a conversation of its own; the next
-begins with the workspace and HOME that the agent left (`handover`).
+begins with the workspace and HOME that the agent left (`sandbox.handover`).
 
 A bad rollout is data, not a crash: whatever goes wrong inside becomes one label on the record (`part:cause`) and the
 reward stays None (I5). Nothing of a rollout outlives it (I8).

@@ -56,7 +56,7 @@ class _Says:
 
 
 class ScriptedPolicy:
-    """Answers as `teachers` do, with token ids. `said` holds the ids of every answer, in order."""
+    """Answers as `teacher` does, with token ids. `said` holds the ids of every answer, in order."""
 
     def __init__(self, teacher: Answerer, renderer: Renderer | None = None) -> None:
         self.renderer = renderer or byte_renderer()

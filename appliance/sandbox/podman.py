@@ -4,7 +4,7 @@
 to it, through podman-py's REST client in worker threads. A sandbox has no network, a read-only root,
 no capabilities, an unprivileged user in a user namespace, and limits; what it can reach is the folders mounted
 into it and, through one of them, its own rollout's proxy at 127.0.0.1:8123. Whatever ends a launch (exit, time limit,
-cancellation, a dead service), its container is removed; `admin` removes what a kill -9 left (I8, I9).
+cancellation, a dead service), its container is removed; `reconcile` removes what a kill -9 left (I8, I9).
 Every method raises SandboxError, which fails one rollout, and HostError only where Podman cannot be started.
 """
 

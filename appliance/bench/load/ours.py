@@ -2,7 +2,7 @@
 
     python -m appliance.bench.load.ours FOLDER ENGINE_PORT SESSIONS
 
-It prints its port and serves until its stdin closes
+It prints its port and serves until its stdin closes.
 
 Session i has the token `t<i>` and is rollout i + 1 of the record in FOLDER; FOLDER/model holds the tokenizer.
 """

@@ -241,7 +241,7 @@ def _usage(answer: Answer) -> JsonObject:
 
 
 def _head(request: Request, call_id: str, kind: str) -> JsonObject:
-    # `created` needs a clock, which this floor does not take; no client reads it.
+    # `created` needs a clock, which this package does not take; no client reads it.
     return {"id": f"chatcmpl-{call_id}", "object": kind, "created": 0, "model": request.model or "policy"}
 
 

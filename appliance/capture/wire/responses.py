@@ -258,7 +258,7 @@ def _final(request: Request, answer: Answer, call_id: str) -> JsonObject:
 
 
 def _response(request: Request, call_id: str, status: str, output: list[JsonObject]) -> JsonObject:
-    # `created_at` needs a clock, which this floor does not take; no client reads it.
+    # `created_at` needs a clock, which this package does not take; no client reads it.
     return {
         "id": f"resp_{call_id}",
         "object": "response",

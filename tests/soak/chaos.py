@@ -156,7 +156,7 @@ class Chaos:
                 with suppress(psutil.NoSuchProcess):
                     words = " ".join(child.cmdline()).lower()
                     self.seen.add((child.pid, child.create_time()))
-                    if "engine_guard" in words:
+                    if "system/guard.py" in words:
                         continue
                     for kind, word in WORDS.items():
                         if word in words:

@@ -29,10 +29,10 @@ def add(commands: Any) -> None:
 
 
 def _status(arguments: argparse.Namespace) -> None:
-    from appliance.report import status
+    from appliance.report.status import status, status_text
 
-    found = status.status(home(), arguments.run)
-    show(arguments, found, status.status_text(found))
+    found = status(home(), arguments.run)
+    show(arguments, found, status_text(found))
 
 
 def _report(arguments: argparse.Namespace) -> None:
@@ -83,7 +83,7 @@ def _doctor(arguments: argparse.Namespace) -> int:
 
 
 def _info(arguments: argparse.Namespace) -> None:
-    from appliance.report import status
+    from appliance.report.status import info, info_text
 
-    found = status.info(home())
-    show(arguments, found, status.info_text(found))
+    found = info(home())
+    show(arguments, found, info_text(found))

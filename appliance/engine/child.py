@@ -23,7 +23,7 @@ import anyio
 import anyio.abc
 
 from appliance.errors import HostError
-from appliance.system import guard as engine_guard
+from appliance.system import guard
 from appliance.system.offline import SWITCHES
 from appliance.system.oom import describe_exit, kernel_kills
 from appliance.system.scratch import cut_log
@@ -45,7 +45,7 @@ FRAME = re.compile(
     r"|.*(?:nanobind|resource_tracker)"
 )
 """What never says why a server ended: stack frames, its own farewell, leak reports."""
-STOP_DEADLINE_S = engine_guard.GRACE_S + 5.0
+STOP_DEADLINE_S = guard.GRACE_S + 5.0
 NUM_LIVE_ADAPTERS = 2
 """Adapters kept loaded: the newest, and the one before it for calls still under way."""
 
@@ -163,13 +163,13 @@ class Child:
         """Start the server; it is not ready yet. `HostError` when the log cannot be written."""
         # Unix socket paths end at 107 bytes, so not under the run's folder.
         folder = Path(tempfile.mkdtemp(prefix="corral-engine-"))
-        guard = [sys.executable, "-I", "-S", engine_guard.__file__, str(folder)]
+        launcher = [sys.executable, "-I", "-S", guard.__file__, str(folder)]
         try:
             settings.log.parent.mkdir(parents=True, exist_ok=True)
             cut_log(settings.log)
             with settings.log.open("ab") as log:
                 process = await anyio.open_process(
-                    [*guard, *command(settings, folder / "api.sock")],
+                    [*launcher, *command(settings, folder / "api.sock")],
                     stdin=subprocess.PIPE,
                     stdout=log,
                     stderr=subprocess.STDOUT,

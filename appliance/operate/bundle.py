@@ -29,8 +29,8 @@ from appliance.operate import wheelhouse
 from appliance.operate.sbom import Part, cyclonedx, python_part
 from appliance.operate.wheelhouse import sha256_of
 from appliance.record.access import code_version
-from appliance.sandbox.images import store
 from appliance.sandbox.images.build import base_ref, image_ref
+from appliance.sandbox.images.store import Stored, save, stored
 
 SUMS = "SHA256SUMS"
 LEFT_OUT = {".git", ".venv", "__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".hypothesis", "build"}
@@ -152,8 +152,8 @@ def _refs(wish: Wish) -> list[str]:
     return sorted({base_ref(), *map(image_ref, wish.harnesses.values())}) if wish.harnesses else []
 
 
-def _stored(wish: Wish) -> list[store.Stored]:
-    return store.stored(podman_home(wish.home), wish.harnesses.values()) if wish.harnesses else []
+def _stored(wish: Wish) -> list[Stored]:
+    return stored(podman_home(wish.home), wish.harnesses.values()) if wish.harnesses else []
 
 
 def _check_images(wish: Wish, there: Mapping[str, int]) -> None:
@@ -172,7 +172,7 @@ def _save_images(wish: Wish, folder: Path, on_line: OnLine) -> None:
         other.unlink()
     if not archive.exists():
         on_line(f"images: saving {len(_refs(wish))}")
-        store.save(podman_home(wish.home), wish.harnesses, archive)
+        save(podman_home(wish.home), wish.harnesses, archive)
     on_line(f"images: {len(_refs(wish))} saved")
 
 

@@ -7,15 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from appliance.capture.wire.body import (
-    JsonObject,
-    compact,
-    get_list,
-    get_str,
-    load_object,
-    need_object,
-    need_str,
-)
+from appliance.capture.wire.body import JsonObject, compact, get_list, get_str, load_object, need_object, need_str
 from appliance.types import Call, Message, Request, Said, Tool, ToolCall
 
 

@@ -20,17 +20,11 @@ from appliance.config.runconfig import home as installed_home
 from appliance.config.runconfig import podman_home
 from appliance.errors import HostError, SandboxError
 from appliance.harness.harness import load_harnesses
-from appliance.sandbox import podman as sandbox
 from appliance.sandbox.diskuse import hold_more
 from appliance.sandbox.images.build import base_ref, build_images
 from appliance.sandbox.podman import Limits, Mount, Outcome, Podman, SandboxSpec
 from appliance.sandbox.seccomp import profile, stock_profile
-from appliance.sandbox.settings import (
-    HostTraits,
-    PodmanPlaces,
-    containers_conf,
-    podman_environment,
-)
+from appliance.sandbox.settings import HostTraits, PodmanPlaces, containers_conf, podman_environment
 from appliance.system.oom import watch_oom
 from tests.support.scripted_model import FINAL_TEXT, ScriptedModel, serving
 
@@ -463,8 +457,8 @@ def faulty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable
     program.write_text(f"#!{sys.executable} -IS\n{FAKE_PODMAN}")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
-    monkeypatch.setattr(sandbox, "TEARDOWN_S", 0.3)
-    monkeypatch.setattr(sandbox, "PATIENCE_S", (0.01, 0.02))
+    monkeypatch.setattr("appliance.sandbox.podman.TEARDOWN_S", 0.3)
+    monkeypatch.setattr("appliance.sandbox.podman.PATIENCE_S", (0.01, 0.02))
 
     def make(**faults: str) -> Podman:
         monkeypatch.setenv("FAKE_PODMAN_FAULTS", json.dumps(faults))

@@ -10,18 +10,7 @@ import numpy as np
 from appliance.config.runconfig import RunConfig
 from appliance.record.conversation import neutral_json
 from appliance.record.store import CallDraft, Store
-from appliance.types import (
-    Message,
-    Purpose,
-    Request,
-    Reward,
-    RolloutPlan,
-    RunState,
-    Sample,
-    StopReason,
-    Tool,
-    ToolCall,
-)
+from appliance.types import Message, Purpose, Request, Reward, RolloutPlan, RunState, Sample, StopReason, Tool, ToolCall
 
 TOOL = Tool("bash", "Runs a command.", '{"type":"object","properties":{"command":{"type":"string"}}}')
 SYSTEM, TASK = Message("system", "Be careful."), Message("user", "Count <b>errors</b> & write them.\x1b[31m")

@@ -14,14 +14,7 @@ from appliance.errors import TrainingError
 from appliance.train.batch import pack
 from appliance.train.loss import gspo
 from appliance.train.policy import Policy, base_fingerprint, load_policy, save_adapter
-from appliance.train.update import (
-    UpdateSettings,
-    learn,
-    load_optimizer,
-    make_optimizer,
-    save_optimizer,
-    update,
-)
+from appliance.train.update import UpdateSettings, learn, load_optimizer, make_optimizer, save_optimizer, update
 from tests.support.tiny_policy import forest, make_base, make_policy, tiny_settings
 
 SETTINGS = UpdateSettings(row_tokens=90)

@@ -1,77 +1,59 @@
-"""What a teacher upstream is asked, held against the official clients' types, and how its answers read."""
+"""Teacher mode against upstreams on real sockets: what they refuse, and how their calls stand on the record."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
-from anthropic.types import Message as AnthropicMessage
-from anthropic.types import MessageParam, ToolParam
-from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolParam
-from pydantic import TypeAdapter
+from starlette.applications import Starlette
+from starlette.requests import Request as HttpRequest
+from starlette.responses import JSONResponse
+from starlette.routing import Route
 
-from appliance.capture.wire.upstream import anthropic_body, anthropic_message, openai_body, openai_message
-from appliance.types import Message, Request, Tool, ToolCall
+from appliance.capture.server import loopback_socket, serving
+from appliance.capture.upstream import Upstream, UpstreamTeacher
+from appliance.types import Message, Request, Tool
 
-SHELL = Tool("sh", "runs a command", '{"type":"object","properties":{"command":{"type":"string"}}}', "box")
-ASKED = Request(
-    wire="chat",
-    model="m",
-    messages=(
-        Message("system", "Be brief."),
-        Message("user", "How many?"),
-        Message("assistant", "I look.", tool_calls=(ToolCall("a", "sh", '{"command":"ls"}', "box"),)),
-        Message("tool", "3", tool_call_id="a"),
-        Message("user", "And now?"),
-        Message("assistant", " ", tool_calls=(ToolCall("b", "sh", "not JSON", "box"),)),
-    ),
-    tools=(SHELL,),
-)
+pytestmark = pytest.mark.anyio
+ASKED = Request("chat", "m", (Message("system", "Be brief."), Message("user", "hi")), (Tool("bash"),))
 
 
-def test_a_conversation_with_tools_becomes_messages_of_anthropic() -> None:
-    body = json.loads(anthropic_body(ASKED, "claude", 100))
-    TypeAdapter(list[MessageParam]).validate_python(body["messages"])
-    TypeAdapter(list[ToolParam]).validate_python(body["tools"])
-    assert (body["model"], body["max_tokens"], body["system"]) == ("claude", 100, "Be brief.")
-    assert [turn["role"] for turn in body["messages"]] == ["user", "assistant", "user", "assistant"]
-    assert body["messages"][1]["content"] == [
-        {"type": "text", "text": "I look."},
-        {"type": "tool_use", "id": "a", "name": "box__sh", "input": {"command": "ls"}},
-    ]
-    # the result and what the user said next are one turn; an empty text is no block
-    assert [block["type"] for block in body["messages"][2]["content"]] == ["tool_result", "text"]
-    assert body["messages"][2]["content"][0]["tool_use_id"] == "a"
-    assert body["messages"][3]["content"] == [
-        {"type": "tool_use", "id": "b", "name": "box__sh", "input": {"input": "not JSON"}}
-    ]
-    assert body["tools"][0]["input_schema"]["properties"] == {"command": {"type": "string"}}
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
 
 
-def test_an_answer_of_anthropic_reads_with_its_calls_and_thoughts() -> None:
-    answer = AnthropicMessage.model_validate({
-        "id": "m", "type": "message", "role": "assistant", "model": "claude", "stop_sequence": None,
-        "stop_reason": "max_tokens", "usage": {"input_tokens": 1, "output_tokens": 2},
-        "content": [
-            {"type": "thinking", "thinking": "Hm.", "signature": "s"},
-            {"type": "text", "text": "So "}, {"type": "text", "text": "be it."},
-            {"type": "tool_use", "id": "c", "name": "box__sh", "input": {"command": "ls"}},
-        ],
-    })  # fmt: skip
-    message, is_cut = anthropic_message(answer.model_dump_json().encode())
-    assert (message.content, message.reasoning, is_cut) == ("So be it.", "Hm.", True)
-    (call,) = message.tool_calls
-    assert (call.id, call.name, call.namespace, json.loads(call.arguments)) == ("c", "sh", "box", {"command": "ls"})
-    with pytest.raises(ValueError, match=r"content\[0\]\.name"):
-        anthropic_message(b'{"content": [{"type": "tool_use", "id": "c"}]}')
+class Reasoner:
+    """An upstream that is busy at first, then takes only the newer name of the limit."""
+
+    def __init__(self) -> None:
+        self.bodies: list[dict[str, object]] = []
+        self.app = Starlette(routes=[Route("/v1/chat/completions", self.chat, methods=["POST"])])
+
+    async def chat(self, http: HttpRequest) -> JSONResponse:
+        body = json.loads(await http.body())
+        self.bodies.append(body)
+        if len(self.bodies) == 1:
+            return JSONResponse({"error": {"message": "slow down"}}, 429, {"retry-after": "0"})
+        if "max_tokens" in body:
+            message = "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead."
+            return JSONResponse({"error": {"message": message, "code": "unsupported_parameter"}}, 400)
+        return JSONResponse({"choices": [{"message": {"content": "hello"}, "finish_reason": "stop"}]})
 
 
-def test_the_same_conversation_becomes_messages_of_openai_and_back() -> None:
-    body = json.loads(openai_body(ASKED, "gpt", 100, "max_completion_tokens"))
-    TypeAdapter(list[ChatCompletionMessageParam]).validate_python(body["messages"])
-    TypeAdapter(list[ChatCompletionToolParam]).validate_python(body["tools"])
-    assert body["max_completion_tokens"] == 100 and "max_tokens" not in body
-    assert [m["role"] for m in body["messages"]] == ["system", "user", "assistant", "tool", "user", "assistant"]
-    answer = {"choices": [{"finish_reason": "stop", "message": body["messages"][2]}]}
-    message, is_cut = openai_message(json.dumps(answer).encode())
-    assert message == ASKED.messages[2] and not is_cut
+@asynccontextmanager
+async def upstream() -> AsyncIterator[tuple[Reasoner, str]]:
+    reasoner, socket = Reasoner(), loopback_socket(0)
+    async with serving(reasoner.app, [socket]):
+        yield reasoner, f"http://127.0.0.1:{socket.getsockname()[1]}/v1"
+
+
+async def test_a_reasoning_model_is_asked_again_with_the_limit_it_knows_and_a_busy_one_after_a_while() -> None:
+    async with upstream() as (reasoner, url), UpstreamTeacher(Upstream("chat", url, "o9", key="k")) as teacher:
+        for _ in range(2):
+            answer, sample = await teacher.answer(None, ASKED, None)
+            assert (answer.message.content, sample) == ("hello", None)
+        limits = [{"max_tokens", "max_completion_tokens"} & body.keys() for body in reasoner.bodies]
+        assert limits == [{"max_tokens"}, {"max_tokens"}, {"max_completion_tokens"}, {"max_completion_tokens"}]

@@ -1,7 +1,7 @@
 """Faults put into real parts: each is detected, named with the culprit's last words, and can be gone on from.
 
-Full disk, read-only home and a clock that jumps are in test_watchdog and test_doctor; kills in test_soak; a hung engine in
-test_engine; a second supervisor in test_supervisor; a record cut short in test_record_check.
+Full disk, read-only home and a clock that jumps are in test_watchdog and test_doctor; kills in test_soak; a hung engine
+in test_engine; a second supervisor in test_supervisor; a record cut short in test_record_check.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ def written(folder: Path) -> dict[str, bytes]:
     return {str(f.relative_to(folder)): f.read_bytes() for f in folder.rglob("*") if f.is_file()}
 
 
-def test_the_committed_folder_is_what_the_generator_writes_for_seed_0(tmp_path: Path) -> None:
+def test_the_generator_writes_the_tasks_of_the_digest_and_the_samples_are_among_them(tmp_path: Path) -> None:
     subprocess.run([sys.executable, CLAW / "generate.py", "--out", tmp_path], check=True, capture_output=True)
     digests = {task.name: task_digest(task) for task in tmp_path.iterdir()}
     assert len(digests) == 132 and pack_digest(digests) == DIGEST

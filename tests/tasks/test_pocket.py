@@ -95,7 +95,7 @@ def tree(folder: Path) -> dict[str, bytes]:
 # ------------------------------------------------------------------ the pack
 
 
-def test_the_committed_folder_is_what_the_generator_writes_for_seed_0(tmp_path: Path) -> None:
+def test_the_generator_writes_the_tasks_of_the_digest_and_the_samples_are_among_them(tmp_path: Path) -> None:
     names = load_generator().write_pack(tmp_path, seed=0)
     written = {name: task_digest(tmp_path / name) for name in names}
     assert len(written) == 304 and pack_digest(written) == DIGEST

@@ -95,9 +95,11 @@ class RunConfig(Section):
 
     @property
     def pack_path(self) -> Path:
-        """Folder of the pack: under data/ by name, or as given."""
-        named = CHECKOUT / "data" / self.tasks.pack
-        return named if named.is_dir() else Path(self.tasks.pack).expanduser()
+        """Folder of the pack: under data/ by its bare name, or as given."""
+        pack = self.tasks.pack
+        named = CHECKOUT / "data" / pack
+        is_name = bool(pack) and pack == Path(pack).name
+        return named if is_name and named.is_dir() else Path(pack).expanduser()
 
 
 class _Environment(BaseSettings, RunConfig):

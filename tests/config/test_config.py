@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from appliance.config.runconfig import CHECKOUT, from_record, leaves, resolve, sources
+from appliance.config.runconfig import CHECKOUT, RunConfig, from_record, leaves, resolve, sources
 from appliance.errors import ConfigError
 
 
@@ -114,3 +114,12 @@ def test_choices_of_numbers_and_lists_of_numbers_are_taken_from_the_command_line
 def test_settings_that_do_not_fit_each_other_are_refused(keys: dict[str, str], told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         resolve(None, keys)
+
+
+def test_a_pack_is_taken_from_data_by_its_bare_name_alone() -> None:
+    def folder(pack: str) -> Path:
+        return RunConfig.model_validate({"tasks": {"pack": pack}}).pack_path
+
+    assert folder("pocket") == CHECKOUT / "data" / "pocket"
+    for path in ("./pocket", "../tests", "pocket/samples", "own", "/pocket", ".", ""):
+        assert folder(path) == Path(path)

@@ -66,6 +66,7 @@ def _completer(command: str, action: argparse.Action) -> Completer | None:
         "of": _exported,
         "harness": _harnesses,
         "pack": _packs,
+        "packs": _shipped,
         "set": _keys,
         "toml": _tomls,
     }
@@ -97,8 +98,11 @@ def _harnesses(**_: object) -> list[str]:
 def _packs(prefix: str = "", **_: object) -> list[str]:
     from argcomplete.completers import DirectoriesCompleter
 
-    shipped = [file.parent.name for file in sorted(CHECKOUT.glob("data/*/pack.json"))]
-    return [*shipped, *DirectoriesCompleter()(prefix)]
+    return [*_shipped(), *DirectoriesCompleter()(prefix)]
+
+
+def _shipped(**_: object) -> list[str]:
+    return [file.parent.name for file in sorted(CHECKOUT.glob("data/*/pack.json"))]
 
 
 def _keys(**_: object) -> list[str]:

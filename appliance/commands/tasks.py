@@ -69,7 +69,11 @@ def add(commands: Any) -> None:
 
 def _add_generate(actions: Any) -> None:
     command = command_of(
-        actions, "generate", _generate, "write the tasks of shipped packs into the state folder again", "pocket"
+        actions,
+        "generate",
+        _generate,
+        "write the tasks of shipped packs again; changed ones are kept beside them",
+        "pocket",
     )
     command.add_argument("packs", nargs="*", metavar="PACK", help="name under data/; all by default")
 
@@ -175,10 +179,12 @@ def _split(arguments: argparse.Namespace) -> None:
 def _generate(arguments: argparse.Namespace) -> None:
     from appliance.tasks.generated import generate, shipped_packs
 
-    shipped = {pack.name: pack for pack in shipped_packs()}
-    if unknown := sorted(set(arguments.packs) - set(shipped)):
-        raise PackError(f"{unknown[0]}: not a shipped pack", f"name some of {', '.join(shipped)}, or none for all")
-    found = [generate(shipped[name]) for name in arguments.packs or shipped]
+    shipped = shipped_packs()
+    named = {name: pack_of(name).resolve() for name in arguments.packs}
+    if unknown := [name for name, pack in named.items() if pack not in shipped]:
+        known = ", ".join(pack.name for pack in shipped)
+        raise PackError(f"{unknown[0]}: not a shipped pack", f"name some of {known}, or none for all")
+    found = [generate(pack) for pack in dict.fromkeys(named.values() or shipped)]
     lines = [f"{one.name}: {one.num_tasks} tasks in {one.folder}" for one in found]
     lines += [f"{one.name}: the folder that differed is now {one.kept}" for one in found if one.kept]
     rows = [

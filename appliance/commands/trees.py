@@ -55,7 +55,7 @@ def _replay(arguments: argparse.Namespace) -> int:
     if pack.message:
         lines.append(pack.message)
     as_json: dict[str, Any] = {"identical": same, "differences": [asdict(d) for d in found.differences]}
-    if pack.state is not PackState.UNKNOWN:
+    if pack.message or pack.state is not PackState.UNKNOWN:
         as_json["pack"] = asdict(pack)
     show(arguments, as_json, "\n".join(lines))
     return 0 if same and pack.state is not PackState.DIFFERS else 1

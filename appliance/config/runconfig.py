@@ -98,8 +98,8 @@ class RunConfig(Section):
         """Folder of the pack: under data/ by its bare name, or as given."""
         pack = self.tasks.pack
         named = CHECKOUT / "data" / pack
-        is_name = bool(pack) and pack == Path(pack).name
-        return named if is_name and named.is_dir() else Path(pack).expanduser()
+        is_name = pack == Path(pack).name and pack not in ("", "..")
+        return named if is_name and os.path.isdir(named) else Path(os.path.expanduser(pack))
 
 
 class _Environment(BaseSettings, RunConfig):

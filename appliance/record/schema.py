@@ -10,11 +10,12 @@ needs no split: nodes are only ever added.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import tempfile
 from collections.abc import Callable
 from datetime import UTC, datetime
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, Protocol
 
 from zstandard import ZstdDecompressor, ZstdError
@@ -209,11 +210,25 @@ def engine_loads(db: Database) -> None:
 
 @migrations()
 def run_packs(db: Database) -> None:
-    """What the tasks of each run were: one digest of all of them, and one of each task as JSON."""
+    """What the tasks of each run were: one digest of all of them, and one of each task as JSON.
+
+    Of the runs that are there already only the wording of their tasks is known: their digest stays empty.
+    """
     db.execute(
         "CREATE TABLE run_packs(run_id TEXT PRIMARY KEY REFERENCES runs(id), pack TEXT NOT NULL, digest TEXT NOT NULL,"
         " tasks TEXT NOT NULL) STRICT"
     )
+    for run_id, config in db.execute("SELECT id, config FROM runs").fetchall():
+        pack = PurePath(json.loads(config).get("tasks", {}).get("pack", "pocket")).name
+        rows = db.execute("SELECT name, family, split, instruction FROM tasks WHERE pack=?", (pack,)).fetchall()
+        if rows:
+            tasks = json.dumps({row[0]: wording_digest(*row[1:]) for row in rows})
+            db.execute("INSERT INTO run_packs VALUES(?, ?, '', ?)", (run_id, pack, tasks))
+
+
+def wording_digest(family: str, split: str, instruction: str) -> str:
+    """What the record of an earlier Corral can tell of a task, as a digest."""
+    return hashlib.sha256("\n".join((family, split, instruction)).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def waiting(path: Path, connection: Database) -> list[str]:

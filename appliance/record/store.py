@@ -364,11 +364,6 @@ class Store:
                 [(pack, *task) for task in tasks],
             )
 
-    def noted_tasks(self, pack: str) -> dict[str, tuple[str, str, str]]:
-        """Task → (family, split, instruction), as a pack of this name was recorded last."""
-        rows = self.rows("SELECT name, family, split, instruction FROM tasks WHERE pack=?", pack)
-        return {row["name"]: (row["family"], row["split"], row["instruction"]) for row in rows}
-
     def note_pack(self, run_id: str, pack: str, digest: str, tasks: Mapping[str, str]) -> None:
         """Records the digests of a run's tasks: of all together, and of each."""
         row = (run_id, pack, digest, json.dumps(tasks))
@@ -376,9 +371,15 @@ class Store:
             db.execute("INSERT OR REPLACE INTO run_packs(run_id, pack, digest, tasks) VALUES(?,?,?,?)", row)
 
     def noted_pack(self, run_id: str) -> tuple[str, str, dict[str, str]] | None:
-        """(pack, digest, task → digest) of a run; None for one made before packs had digests."""
+        """(pack, digest, task → digest) of a run; None where nothing is known of its tasks.
+
+        The digest of a run made before packs had one is empty, and its tasks' are `schema.wording_digest`s.
+        """
         for row in self.rows("SELECT pack, digest, tasks FROM run_packs WHERE run_id=?", run_id):
-            return row["pack"], row["digest"], json.loads(row["tasks"])
+            try:
+                return row["pack"], row["digest"], {str(k): str(v) for k, v in dict(json.loads(row["tasks"])).items()}
+            except (ValueError, TypeError) as error:
+                raise StoreError(f"{self.path}: the digests of run {run_id} are damaged", "restore a copy") from error
         return None
 
     def note_engine(self, run_id: str, number: int, load: dict[str, float]) -> None:

@@ -21,10 +21,10 @@ from appliance.record.store import Store
 from appliance.report.export.import_run import bring_in, read
 from appliance.report.transcript import calls, calls_text
 from appliance.runs.room import check_room
-from appliance.runs.run_pack import note_pack
 from appliance.runs.supervisor import Supervisor
 from appliance.system import scratch
 from appliance.system.files import private_folder
+from appliance.tasks.digest import pack_digest
 from appliance.tasks.generated import is_generated
 from appliance.tasks.pack import load_pack
 from appliance.types import Purpose, RolloutPlan, RunState
@@ -47,12 +47,13 @@ def create(home: Path, config: RunConfig) -> str:
     for file in imports:
         list(read(file))  # what cannot be read stops it here, before there is a run
     check_room(config, home)
+    digests = pack.digests()
     run_id = f"{config.name}-{time.strftime('%m%d-%H%M%S')}-{secrets.token_hex(2)}"
     with writing(home) as store:
         store.create_run(run_id, config.name, config.model_dump(mode="json"), config.seed, code_version())
         for file in imports:
             bring_in(store, run_id, file, config.harnesses[0])
-        note_pack(store, run_id, pack)
+        store.note_pack(run_id, pack.name, pack_digest(digests), digests)
         apply_rule(store, config.record)
     scratch.remove_logs(home / "runs", config.record.keep_logs_days, str((supervisor_of(home) or {}).get("run")))
     folder = private_folder(private_folder(home / "runs") / run_id)
@@ -63,7 +64,7 @@ def create(home: Path, config: RunConfig) -> str:
 def _absolute(config: RunConfig) -> RunConfig:
     """Folders as absolute paths, so that a resume does not depend on where it is typed; a shipped pack by its name."""
     pack = config.pack_path
-    tasks = config.tasks.model_copy(update={"pack": pack.name if is_generated(pack) else str(pack.resolve())})
+    tasks = config.tasks.model_copy(update={"pack": pack.resolve().name if is_generated(pack) else str(pack.resolve())})
     model, judge = config.model, config.judge
     if Path(model.path).is_dir():
         model = model.model_copy(update={"path": str(Path(model.path).resolve())})

@@ -6,11 +6,13 @@ longer belong together. A run made before packs had digests is compared by what 
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from enum import StrEnum
 
 from appliance.config.runconfig import RunConfig
 from appliance.errors import PackError
+from appliance.record.schema import wording_digest
 from appliance.record.store import Store
 from appliance.tasks.digest import differences, pack_digest
 from appliance.tasks.pack import Pack, load_pack
@@ -24,36 +26,32 @@ class PackState(StrEnum):
     DIFFERS = "differs"
     GONE = "gone"
     UNKNOWN = "unknown"
-    """The record holds nothing to compare with."""
+    """The record holds nothing to compare with, or the pack cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class PackCheck:
-    """The state, the digest in the record ('' where there is none), and what to tell the user ('' for SAME)."""
+    """`digest` is that of the record, '' where it has none; `message` is for the user, '' where there is nothing."""
 
     state: PackState
     digest: str
     message: str
 
 
-def note_pack(store: Store, run_id: str, pack: Pack) -> None:
-    """Records which tasks a run is made with."""
-    tasks = pack.digests()
-    store.note_pack(run_id, pack.name, pack_digest(tasks), tasks)
-
-
 def pack_of_run(store: Store, run: Run, config: RunConfig) -> Pack:
     """The run's pack; PackError where it is gone or is not the one that the run was made with.
 
-    The digest of an older run's pack is recorded from now on.
+    The digests of an older run's pack are recorded from now on.
     """
-    if not config.pack_path.exists():
+    if not os.path.exists(config.pack_path):
         raise PackError(*_gone(run, config))
     pack = load_pack(config.pack_path, config.tasks.families)
-    if changed := _changes(store, run, pack):
+    digests = pack.digests()
+    noted = store.noted_pack(run.id)
+    if changed := _changes(store, run, pack, digests):
         raise PackError(*_differs(run, pack, changed))
-    if store.noted_pack(run.id) is None:
-        note_pack(store, run.id, pack)
+    if noted is None or not noted[1]:
+        store.note_pack(run.id, pack.name, pack_digest(digests), digests)
     return pack
 
 
@@ -61,26 +59,28 @@ def check_pack(store: Store, run: Run, config: RunConfig) -> PackCheck:
     """How the pack at the run's path compares; for those who only read the run."""
     noted = store.noted_pack(run.id)
     digest = noted[1] if noted else ""
-    if not config.pack_path.exists():
+    if not os.path.exists(config.pack_path):
         return PackCheck(PackState.GONE, digest, _gone(run, config)[0])
     try:
         pack = load_pack(config.pack_path, config.tasks.families)
+        changed = _changes(store, run, pack, pack.digests())
     except PackError as error:
-        return PackCheck(PackState.DIFFERS, digest, str(error))
-    if changed := _changes(store, run, pack):
+        return PackCheck(PackState.UNKNOWN, digest, f"the pack of run {run.id} cannot be compared: {error.message}")
+    if changed:
         return PackCheck(PackState.DIFFERS, digest, _differs(run, pack, changed)[0])
-    is_known = noted or store.noted_tasks(pack.name)
-    return PackCheck(PackState.SAME if is_known else PackState.UNKNOWN, digest, "")
+    return PackCheck(PackState.SAME if noted else PackState.UNKNOWN, digest, "")
 
 
-def _changes(store: Store, run: Run, pack: Pack) -> str:
-    """In words, which tasks are not those of the record; '' where all are."""
-    if noted := store.noted_pack(run.id):
-        return differences(noted[2], pack.digests())
-    now = {task.name: f"{task.family}\n{task.split}\n{task.instruction}" for task in pack.tasks}
-    concerned = now.keys() | {rollout.plan.task for rollout in store.rollouts(run.id)}
-    recorded = {name: "\n".join(words) for name, words in store.noted_tasks(pack.name).items() if name in concerned}
-    return differences(recorded, now) if recorded else ""
+def _changes(store: Store, run: Run, pack: Pack, digests: dict[str, str]) -> str:
+    """In words, which tasks are not those of the record; '' where all are, or nothing is known."""
+    noted = store.noted_pack(run.id)
+    if noted is None:
+        return ""
+    if noted[1]:
+        return differences(noted[2], digests)
+    now = {task.name: wording_digest(task.family, task.split, task.instruction) for task in pack.tasks}
+    concerned = now.keys() | {rollout.plan.task for rollout in store.rollouts(run.id)}  # other runs noted tasks too
+    return differences({name: digest for name, digest in noted[2].items() if name in concerned}, now)
 
 
 def _gone(run: Run, config: RunConfig) -> tuple[str, str]:

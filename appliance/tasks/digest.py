@@ -12,27 +12,31 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
-from appliance.errors import PackError
+from appliance.tasks.task_files import readable
 
 
 def task_digest(folder: Path) -> str:
     """The digest of a task's folder, as 64 hexadecimal digits; PackError for a file that cannot be read."""
     digest = hashlib.sha256()
-    try:
+    with readable(folder):
         for path in sorted(_entries(os.fsencode(folder))):
             name = os.path.relpath(path, os.fsencode(folder))
             kind, content = _content(path)
             for part in (name, kind, content):
                 digest.update(len(part).to_bytes(8, "little") + part)
-    except OSError as error:
-        raise PackError(f"{error.filename!r}: cannot be read: {error.strerror}", "check its permissions") from error
     return digest.hexdigest()
+
+
+def file_digest(file: Path) -> str:
+    """The digest of one file's kind and content; PackError where it cannot be read."""
+    with readable(file):
+        return hashlib.sha256(b"\0".join(_content(os.fsencode(file)))).hexdigest()
 
 
 def pack_digest(tasks: Mapping[str, str]) -> str:
     """The digest of a pack from those of its tasks, by their names."""
     lines = "".join(f"{name} {digest}\n" for name, digest in sorted(tasks.items()))
-    return hashlib.sha256(lines.encode()).hexdigest()
+    return hashlib.sha256(lines.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def _entries(folder: bytes) -> list[bytes]:
@@ -61,10 +65,10 @@ def _content(path: bytes) -> tuple[bytes, bytes]:
 
 def differences(wanted: Mapping[str, str], found: Mapping[str, str], named: int = 3) -> str:
     """In words, which tasks differ between two maps of task → digest; '' where none does."""
-    changed = [
-        f"{task} is {'missing' if task not in found else 'new' if task not in wanted else 'changed'}"
-        for task in sorted(wanted.keys() | found.keys())
-        if wanted.get(task) != found.get(task)
-    ]
+    changed = []
+    for task in sorted(wanted.keys() | found.keys()):
+        if wanted.get(task) != found.get(task):
+            how = "missing" if task not in found else "new" if task not in wanted else "changed"
+            changed.append(f"{task.encode('utf-8', 'backslashreplace').decode()} is {how}")
     more = f" and {len(changed) - named} more" if len(changed) > named else ""
     return ", ".join(changed[:named]) + more

@@ -22,8 +22,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from appliance.errors import PackError
-from appliance.tasks.digest import task_digest
-from appliance.tasks.generated import tasks_folder
+from appliance.tasks.digest import file_digest, task_digest
+from appliance.tasks.generated import shipped_packs, tasks_folder
 from appliance.tasks.mcp import McpServer, read_servers
 from appliance.tasks.rubric import Rubric
 from appliance.tasks.steps import HealthCheck, Strategy, TaskStep, health_check, in_words, steps_of, strategy_of
@@ -33,6 +33,7 @@ from appliance.tasks.task_files import (
     instruction_of,
     line_of,
     need,
+    readable,
     seconds_of,
     tables_of,
     teacher_of,
@@ -41,6 +42,8 @@ from appliance.tasks.task_files import (
 
 SPLITS = ("lesson", "train", "held-out")
 """What the teacher shows, what is practised, what is only measured."""
+WORDS = "words.txt"
+"""Beside the tasks: interchangeable words, with which the cold start renames lessons."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -142,8 +145,11 @@ class Pack:
     tasks: tuple[Task, ...]
 
     def digests(self) -> dict[str, str]:
-        """Task → digest of everything in its folder. Reads every file."""
-        return {task.name: task_digest(task.path) for task in self.tasks}
+        """Task → digest of everything in its folder, and that of the pack's words.txt if it has one."""
+        words = self.path / WORDS
+        return {task.name: task_digest(task.path) for task in self.tasks} | (
+            {WORDS: file_digest(words)} if words.is_file() else {}
+        )
 
     def split(self, split: str) -> tuple[Task, ...]:
         """The tasks of one split."""
@@ -207,12 +213,14 @@ def read_pack(path: Path) -> tuple[Pack, dict[str, str]]:
 
 def _folders(path: Path) -> list[Path]:
     """The folders of a pack's tasks; at least one."""
-    if not path.is_dir():
-        what = "is not a folder" if path.exists() else "does not exist"
-        raise PackError(f"{path}: {what}", "name a task pack, for example data/pocket")
-    if (path / "task.toml").exists():
-        raise PackError(f"{path}: is one task, not a pack", f"name the folder that holds it: {path.parent}")
-    folders = sorted(f for f in path.iterdir() if f.is_dir() and f.name[0] not in "._")
+    with readable(path):
+        if not path.is_dir():
+            what = "is not a folder" if path.exists() else "does not exist"
+            shipped = ", ".join(pack.name for pack in shipped_packs())
+            raise PackError(f"{path}: {what}", f"name a task pack: a folder of tasks, or one of {shipped}")
+        if (path / "task.toml").exists():
+            raise PackError(f"{path}: is one task, not a pack", f"name the folder that holds it: {path.parent}")
+        folders = sorted(f for f in path.iterdir() if f.is_dir() and f.name[0] not in "._")
     if not folders:
         raise PackError(f"{path}: holds no task", "a pack has one folder a task, each with a task.toml")
     return folders

@@ -10,6 +10,8 @@ import json
 import os
 import stat
 import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from appliance.errors import PackError
@@ -33,6 +35,16 @@ _ONCE = ("task", "metadata", "agent", "verifier", "environment")
 _NOT_MISSPELT = frozenset({"tags", "source"})
 
 Table = dict[str, object]
+
+
+@contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """PackError that names the file where something at or below `path` cannot be read."""
+    try:
+        yield
+    except OSError as error:
+        name = os.fsdecode(error.filename) if error.filename else path
+        raise PackError(f"{name}: cannot be read: {error.strerror}", "check its permissions") from error
 
 
 def need(file: Path, purpose: str) -> None:

@@ -24,6 +24,9 @@ from appliance.errors import ModelError, StoreError, TrainingError
 from appliance.record.conversation import said
 from appliance.record.store import Store
 from appliance.system.files import new_folder
+from appliance.tasks.generated import tasks_folder
+from appliance.tasks.pack import WORDS
+from appliance.tasks.task_files import text_in
 from appliance.train.bases import check_tokenizer
 from appliance.train.batch import Sequence as TrainingRow
 from appliance.train.batch import pack
@@ -117,7 +120,7 @@ class Learner:
         self._lessons = list(lessons)
         self._train, self._held = validation_split(lessons, config.seed)
         self._random = random.Random(f"{config.seed}/coldstart")
-        self._words = _pool_words(config.pack_path / "words.txt")
+        self._words = _pool_words(tasks_folder(config.pack_path) / WORDS)
         self._reported_at = time.monotonic()
 
     def grow_pocket(self, base: Path) -> None:
@@ -212,7 +215,7 @@ def _cut_text(renderer: Renderer, ids: TokenIds, mask: NDArray[np.bool_]) -> str
 
 def _pool_words(path: Path) -> list[str]:
     """The pack's interchangeable words; a pack without words.txt has none, and its lessons are not renamed."""
-    return sorted(path.read_text(encoding="utf-8").split()) if path.exists() else []
+    return sorted(text_in(path, "the pack's words").split()) if path.exists() else []
 
 
 def _link(base: Path, model: Path) -> None:

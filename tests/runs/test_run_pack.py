@@ -16,7 +16,7 @@ import pytest
 
 from appliance.cli import main
 from appliance.config.runconfig import CHECKOUT, RunConfig, from_record, resolve
-from appliance.errors import PackError
+from appliance.errors import PackError, StoreError
 from appliance.record.store import Store
 from appliance.report.replay import replay
 from appliance.runs import lifecycle, schedule
@@ -76,10 +76,12 @@ def test_an_older_run_replays_bit_for_bit_and_its_digest_is_recorded_when_it_goe
     assert (found.steps, found.rollouts, found.differences) == (2, 8, ())
     assert main(["replay", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["pack"] == {"state": "same", "digest": "", "message": ""}
-    assert store.noted_pack(run.id) is None
+    before = store.noted_pack(run.id)
+    assert before and before[:2] == ("pocket", "")
     pack = pack_of_run(store, run, config)
     noted = store.noted_pack(run.id)
-    assert noted and noted[0] == "pocket" and noted[2] == pack.digests() and len(pack.tasks) == 168
+    assert noted and noted[0] == "pocket" and noted[2] == pack.digests() and len(noted[2]) == 169
+    assert len(pack.tasks) == 168 and len(noted[1]) == 64
 
 
 def test_an_older_run_refuses_a_pack_of_other_words(stopped: tuple[Store, Run, RunConfig], tmp_path: Path) -> None:
@@ -102,6 +104,20 @@ def test_an_older_run_never_goes_on_with_the_samples_alone(
     tasks = config.tasks.model_copy(update={"pack": str(samples), "families": families})
     with pytest.raises(PackError, match="count-train-04 is missing"):
         pack_of_run(store, run, config.model_copy(update={"tasks": tasks}))
+
+
+def test_what_other_runs_note_later_under_the_packs_name_changes_nothing_for_an_older_run(
+    stopped: tuple[Store, Run, RunConfig], tmp_path: Path
+) -> None:
+    store, run, config = stopped
+    copy = Path(shutil.copytree(tasks_folder(POCKET), tmp_path / "away"))
+    (tmp_path / "pocket").symlink_to(copy)  # a link of another name than its folder
+    (copy / "join-train-06" / "instruction.md").write_text("Join nothing.\n")
+    store.note_tasks("pocket", [("join-train-06", "join", "train", "Join nothing.")])
+    tasks = config.tasks.model_copy(update={"pack": str(tmp_path / "pocket")})
+    with pytest.raises(PackError, match="join-train-06 is changed"):
+        pack_of_run(store, run, config.model_copy(update={"tasks": tasks}))
+    assert pack_of_run(store, run, config)
 
 
 # ------------------------------------------------------------------ runs that are made today
@@ -132,8 +148,54 @@ def test_a_run_on_a_shipped_pack_is_recorded_by_its_name_and_its_digests(home: P
     store = Store.open(home / "record.db", readonly=True)
     assert store.run(run_id).config["tasks"]["pack"] == "pocket"  # type: ignore[index]
     noted = store.noted_pack(run_id)
-    assert noted and len(noted[2]) == 26 and all(task.startswith("count-") for task in noted[2])
+    assert noted and noted[2].keys() >= {"words.txt", "count-train-00"} and len(noted[2]) == 27
     store.close()
+
+
+def test_a_run_through_a_link_to_a_shipped_pack_records_the_packs_own_name(home: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine").symlink_to(POCKET)
+    for path in (tmp_path / "mine", POCKET / "samples" / ".."):
+        run_id = lifecycle.create(home, resolve(None, {"tasks.pack": str(path), "train.groups": "1"}))
+        store = Store.open(home / "record.db", readonly=True)
+        assert store.run(run_id).config["tasks"]["pack"] == "pocket"  # type: ignore[index]
+        store.close()
+
+
+def test_a_pack_that_cannot_be_read_whole_leaves_no_run(
+    home: Path, own_pack: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(folder: Path) -> str:
+        raise PackError(f"{folder}: cannot be read: Permission denied", "check its permissions")
+
+    monkeypatch.setattr("appliance.tasks.pack.task_digest", refused)  # root reads everything
+    with pytest.raises(PackError, match="cannot be read"):
+        lifecycle.create(home, resolve(None, {"tasks.pack": str(own_pack), "train.groups": "1"}))
+    assert not (home / "record.db").exists()
+
+
+def test_other_words_make_another_pack(made: tuple[Store, Run, RunConfig], own_pack: Path) -> None:
+    store, run, config = made
+    (own_pack / "words.txt").write_text("one two\n")
+    with pytest.raises(PackError, match=r"words\.txt is new"):
+        pack_of_run(store, run, config)
+
+
+def test_a_pack_that_cannot_be_compared_is_no_other_pack(
+    stopped: tuple[Store, Run, RunConfig], home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (home / "packs").unlink()
+    (home / "packs").write_text("in the way")
+    assert main(["replay", "--json"]) == 0
+    pack = json.loads(capsys.readouterr().out)["pack"]
+    assert pack["state"] == "unknown" and "cannot be compared" in pack["message"]
+
+
+def test_damaged_digests_are_one_message(made: tuple[Store, Run, RunConfig]) -> None:
+    store, run, config = made
+    with store.write() as db:
+        db.execute("UPDATE run_packs SET tasks='['")
+    with pytest.raises(StoreError, match=f"the digests of run {run.id} are damaged"):
+        pack_of_run(store, run, config)
 
 
 def test_a_changed_grader_is_named_and_the_run_goes_on_once_it_is_back(

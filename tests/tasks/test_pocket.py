@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import json
 import os
 import shutil
 import subprocess
@@ -19,7 +20,7 @@ import pytest
 
 from appliance.config.runconfig import resolve
 from appliance.runs import schedule
-from appliance.tasks.digest import pack_digest, task_digest
+from appliance.tasks.digest import file_digest, pack_digest, task_digest
 from appliance.tasks.pack import Task, load_pack
 from appliance.tasks.reward import read_reward
 from appliance.types import Purpose
@@ -99,6 +100,8 @@ def test_the_generator_writes_the_tasks_of_the_digest_and_the_samples_are_among_
     names = load_generator().write_pack(tmp_path, seed=0)
     written = {name: task_digest(tmp_path / name) for name in names}
     assert len(written) == 304 and pack_digest(written) == DIGEST
+    manifest = json.loads((POCKET / "pack.json").read_text())
+    assert manifest == {"tasks": 304, "digest": pack_digest(written | {"words.txt": file_digest(POCKET / "words.txt")})}
     samples = {task.name: task_digest(task) for task in (POCKET / "samples").iterdir()}
     assert samples == {name: written[name] for name in samples}
     assert sorted(PACK.task(name).family for name in samples) == sorted({task.family for task in PACK.tasks})

@@ -116,6 +116,8 @@ def _own(pack: Path) -> Path | None:
         raise PackError(f"{pack / lost}: is missing", f"restore {pack}, or install Corral again")
     if len(there) < 2 or pack.parent == DATA:
         return pack if len(there) == 2 else None
+    if next(pack.glob("*/task.toml"), None):
+        return None  # somebody wrote tasks beside a generator of their own
     ours = DATA / pack.name
     if is_generated(ours) and _manifest(ours) == _manifest(pack):
         return ours

@@ -148,6 +148,8 @@ def test_a_pack_of_a_user_may_hold_files_of_these_names(tmp_path: Path) -> None:
     pack = Path(shutil.copytree(POCKET / "samples", tmp_path / "own"))
     (pack / "pack.json").write_text('{"made": "by hand"}')
     assert len(load_pack(pack).tasks) == 14
+    (pack / "generate.py").write_text("raise SystemExit('never run')\n")
+    assert len(load_pack(pack).tasks) == 14
 
 
 def test_a_full_disk_is_named_and_leaves_nothing(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
